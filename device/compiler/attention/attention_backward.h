@@ -32,8 +32,7 @@ enum View : std::size_t {
   kV,
   kGradK,
   kGradV,
-  kKept,
-  kBias
+  kKept
 };
 
 class Backward {
@@ -45,7 +44,7 @@ class Backward {
         partial_(partial),
         phase_(kernel),
         heads_({a.q, a.grad_q, a.grad_out, a.out, a.logsumexp, partial, a.k, a.v, a.grad_k,
-                a.grad_v, a.dropout ? *a.dropout->kept : a.q, a.bias.value_or(a.q)},
+                a.grad_v, a.dropout ? *a.dropout->kept : a.q},
                a.q.sizes[1], a.k.sizes[1]),
         d_(a.q.sizes[3]),
         lq_(a.q.sizes[2]),
@@ -122,7 +121,6 @@ class Backward {
     std::array<TileId, 2> scores{}, grads{}, shifted{}, transposed{};
     std::array<TileId, kInFlight> probabilities{}, grad{};
     std::array<TileId, kInFlight> kept{};  ///< dropout
-    std::array<TileId, kInFlight> bias{};
     TileId bank = isa::kNone, grad_q = isa::kNone;
   };
 
@@ -229,13 +227,8 @@ class Backward {
   /// P and dS of one tile.
   void find_grad(const Strip& t, const Buffers& b);
 
-  Ref load_kept(const Strip& t, const Buffers& b);
-
-  /// Of a strip, from a view [batch, heads, lq, lk].
-  void load_square(const Ref& into, const HbmView& view, View which, const Strip& t);
-  Ref bias_of(const Strip& t, const Buffers& b) const {
-    return phase_.at(b.bias[t.slot % kInFlight], a_.bias->dtype, t.queries, row(t.keys));
-  }
+  Ref load_kept(const Queries& q, const Strip& t, const Buffers& b, const Index& query,
+                const Index& key);
 
   /// Adds one tile to the sums over queries, and transposes its dS.
   void use_grad(const Strip& t, const Start& start, const Sums& sums, const Buffers& b);

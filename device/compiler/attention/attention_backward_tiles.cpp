@@ -54,7 +54,6 @@ void Backward::multiply_queries(const Strip& t, const Buffers& b) {
   };
   times(scores_of(t, b), q.q_transposed, k.k_transposed);
   times(grads_of(t, b), q.grad_out_transposed, k.v_transposed);
-  if (a_.bias) load_square(bias_of(t, b), *a_.bias, kBias, t);
 }
 
 void Backward::find_grad(const Strip& t, const Buffers& b) {
@@ -73,11 +72,10 @@ void Backward::find_grad(const Strip& t, const Buffers& b) {
         AluOp::kAdd, corner, corner,
         phase_.at(edge_, DType::kFp32, t.queries, row(t.edge.keys), t.edge.column));
   }
-  if (a_.bias) phase_.tensor_tensor(AluOp::kAdd, scores, scores, bias_of(t, b));
   // Differences in the narrow dtype let Vector multiply in its fast mode.
   const Ref p = probabilities_of(t, b),
             difference = phase_.at(b.shifted[t.slot % 2], work_, t.queries, row(t.keys));
-  phase_.activation_column(Activation::kExp, p, scores, a_.bias ? 1 : a_.scale,
+  phase_.activation_column(Activation::kExp, p, scores, a_.scale,
                            phase_.at(q.logsumexp, DType::kFp32, t.queries, row(1), tile));
   const Ref delta = phase_.at(q.delta, DType::kFp32, t.queries, row(1), tile),
             out = phase_.at(b.grad[t.slot % kInFlight], work_, t.queries, row(t.keys));
@@ -86,7 +84,7 @@ void Backward::find_grad(const Strip& t, const Buffers& b) {
     return phase_.tensor_tensor(AluOp::kMultiply, out, difference, p);
   }
   // The derivative reaches what was kept; the softmax was of all.
-  const Ref kept = load_kept(t, b);
+  const Ref kept = load_kept(q, t, b, first_query(t), first_key(t));
   phase_.tensor_tensor(AluOp::kMultiply, difference, grad, kept);
   phase_.activation_column(Activation::kIdentity, difference, difference, a_.dropout->factor,
                            delta);
@@ -94,18 +92,14 @@ void Backward::find_grad(const Strip& t, const Buffers& b) {
   phase_.tensor_tensor(AluOp::kMultiply, p, p, kept);
 }
 
-void Backward::load_square(const Ref& into, const HbmView& view, View which, const Strip& t) {
-  const Queries& q = *t.block->rows;
-  phase_.load(
-      into, Phase::hbm(view.buffer, view.dtype, t.queries, view.strides[2],
-                       {{view.strides[3], static_cast<std::int32_t>(t.keys)}},
-                       heads_.offset(which, q.head) + (q.first + first_query(t)) * view.strides[2] +
-                           (first_key(t) + Index(first_)) * view.strides[3]));
-}
-
-Ref Backward::load_kept(const Strip& t, const Buffers& b) {
+Ref Backward::load_kept(const Queries& q, const Strip& t, const Buffers& b, const Index& query,
+                        const Index& key) {
+  const HbmView& view = *a_.dropout->kept;
   const Ref kept = phase_.at(b.kept[t.slot % kInFlight], work_, t.queries, row(t.keys));
-  load_square(kept, *a_.dropout->kept, kKept, t);
+  phase_.load(kept, Phase::hbm(view.buffer, view.dtype, t.queries, view.strides[2],
+                               {{view.strides[3], static_cast<std::int32_t>(t.keys)}},
+                               heads_.offset(kKept, q.head) + (q.first + query) * view.strides[2] +
+                                   (key + Index(first_)) * view.strides[3]));
   return kept;
 }
 

@@ -18,7 +18,7 @@ using isa::AluOp;
 using isa::DType;
 using isa::Engine;
 
-enum View : std::size_t { kQ, kOut, kK, kV, kKept, kBias, kLse };
+enum View : std::size_t { kQ, kOut, kK, kV, kKept, kLse };
 constexpr std::int64_t kStepKeys = 8 * kBlock;
 
 class Forward {
@@ -95,7 +95,6 @@ class Forward {
     // last stage.
     std::array<TileId, 2> drawn{}, kept{};
     std::array<TileId, 8> sums{};
-    std::array<TileId, kInFlight> bias{};
   };
 
   static std::vector<HbmView> views(const Attention& a);
@@ -161,11 +160,6 @@ class Forward {
   }
 
   void scores(const Strip& s, const Buffers& b);
-
-  Ref bias_of(const Strip& s, const Buffers& b) const {
-    return phase_.at(b.bias[s.slot % kInFlight], a_.bias->dtype, s.queries, row(s.keys));
-  }
-  void load_bias(const Strip& s, const Buffers& b);
 
   void softmax(const Strip& s, const Buffers& b);
 

@@ -40,20 +40,7 @@ void Forward::scores(const Strip& s, const Buffers& b) {
                 false);
 }
 
-/// It arrives while the strip's scores are computed.
-void Forward::load_bias(const Strip& s, const Buffers& b) {
-  const HbmView& view = *a_.bias;
-  const Index query = s.rows->first + s.query * kBlock + Index(s.tile * kTile),
-              key = s.columns->first + s.key * kBlock;
-  phase_.load(bias_of(s, b), Phase::hbm(view.buffer, view.dtype, s.queries, view.strides[2],
-                                        {{view.strides[3], static_cast<std::int32_t>(s.keys)}},
-                                        heads_.offset(kBias, s.rows->head) +
-                                            query * view.strides[2] + key * view.strides[3]));
-}
-
 void Forward::softmax(const Strip& s, const Buffers& b) {
-  if (a_.bias)
-    phase_.tensor_tensor(AluOp::kSubtract, scores_of(s, b), scores_of(s, b), bias_of(s, b));
   if (s.masked > 0) {
     const Ref corner = phase_.at(b.scores[s.slot % kInFlight], DType::kFp32, s.queries,
                                  row(s.masked), s.keys - s.masked);

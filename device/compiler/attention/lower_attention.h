@@ -18,8 +18,7 @@ struct AttentionDropout {
 /// out = softmax(scale · q kᵀ) v per (batch, head), never materialising the scores.
 /// q, out [batch, heads, lq, d]; k, v [batch, key heads, lk, d]; logsumexp [batch, heads, lq]. Key
 /// heads divide heads: query head h reads key head h / (heads / key heads). Any strides; 0
-/// broadcasts an input. `causal`: query i sees keys 0..i. `bias` [batch, heads, lq, lk] is added to
-/// the scaled scores: −∞ where a query does not see a key, as with several documents in a sequence.
+/// broadcasts an input. `causal`: query i sees keys 0..i.
 struct Attention {
   HbmView q, k, v, out;
   std::optional<HbmView>
@@ -29,7 +28,6 @@ struct Attention {
   std::int64_t window =
       0;  ///< causal only: query i sees keys i − window + 1 … i; 0: all keys up to i
   std::optional<AttentionDropout> dropout = std::nullopt;  ///< without a window
-  std::optional<HbmView> bias = std::nullopt;              ///< alone
 };
 
 /// `out` and `logsumexp` are the forward pass's. grad_q is shaped as q. grad_k and grad_v are
@@ -41,12 +39,10 @@ struct AttentionBackward {
   double scale = 1;
   std::int64_t window = 0;  ///< as Attention's
   std::optional<AttentionDropout> dropout = std::nullopt;
-  std::optional<HbmView> bias = std::nullopt;
 };
 
 /// Append the phases of the kernel. False, with nothing appended, when it has no lowering: d > 128,
-/// scale ≤ 0, an SBUF too small for 512 queries and keys, a bias next to `causal`, a window or
-/// dropout, or a window shorter than the sequence
+/// scale ≤ 0, an SBUF too small for 512 queries and keys, or or a window shorter than the sequence
 /// over other than causal squares of multiples of 512 or of which SBUF does not hold the keys and
 /// 512 more. REQUIRES: no size is 0, window ≥ 0.
 [[nodiscard]] bool lower_attention(ProgramBuilder& builder, std::uint32_t kernel,

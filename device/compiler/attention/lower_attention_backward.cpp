@@ -152,9 +152,7 @@ Backward::Queries Backward::load_queries(const Head& head, const Index& first, s
   if (carried < count)
     phase_.emit(Engine::kGpSimd, isa::Opcode::kMemset,
                 transposed(q.grad_q, carried, count - carried));
-  // A bias is added to scores that have their scale already.
-  load(rows_of(a_.q, heads_.offset(kQ, head), first, count),
-       {work_, q.q, d_, q.q_transposed, a_.bias ? a_.scale : 1});
+  load(rows_of(a_.q, heads_.offset(kQ, head), first, count), {work_, q.q, d_, q.q_transposed});
   load(rows_of(a_.grad_out, heads_.offset(kGradOut, head), first, count),
        {work_, q.grad_out, d_, q.grad_out_transposed});
   phase_.scope([&] { load_logsumexp(head, first, q); });
@@ -320,7 +318,6 @@ Backward::Buffers Backward::make_buffers() {
     b.probabilities[i] = phase_.sbuf(kBlock * size);
     b.grad[i] = phase_.sbuf(kBlock * size);
     if (a_.dropout) b.kept[i] = phase_.sbuf(kBlock * size);
-    if (a_.bias) b.bias[i] = phase_.sbuf(kBlock * isa::size_bytes(a_.bias->dtype));
   }
   b.bank = phase_.psum();
   b.grad_q = phase_.psum();
@@ -371,8 +368,7 @@ std::int64_t reach_of(const AttentionBackward& a, std::int64_t sbuf, DType work)
       kBlock * 4 * size + 3 * kTilesPerBlock * d * size + 3 * kBlock * 4 + 2 * kTilesPerBlock * 4;
   const std::int64_t fixed = 4 * kTilesPerBlock * d * 4 + (2 * kTilesPerBlock + 8) * kBlock * size +
                              4096 + (a.window > 0 ? 2 * kTile * 4 : 0) +
-                             (a.dropout ? 3 * kBlock * size : 0) +
-                             (a.bias ? 3 * kBlock * isa::size_bytes(a.bias->dtype) : 0);
+                             (a.dropout ? 3 * kBlock * size : 0);
   const std::int64_t fitting = (sbuf - fixed) / block;
   if (a.window == 0) return balanced_reach(std::max(a.q.sizes[2], a.k.sizes[2]), fitting);
   return balanced_reach(
@@ -383,8 +379,7 @@ std::int64_t reach_of(const AttentionBackward& a, std::int64_t sbuf, DType work)
 
 bool lower_attention_backward(ProgramBuilder& builder, std::uint32_t kernel,
                               const AttentionBackward& given) {
-  if (given.q.sizes[3] > kTile || given.scale <= 0 || (given.dropout && given.window > 0) ||
-      (given.bias && (given.causal || given.window > 0 || given.dropout)))
+  if (given.q.sizes[3] > kTile || given.scale <= 0 || (given.dropout && given.window > 0))
     return false;
   AttentionBackward a = given;
   if (!narrow_window(a.causal, a.q, a.k, a.window)) return false;

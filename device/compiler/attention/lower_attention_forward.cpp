@@ -36,12 +36,8 @@ Phase Forward::run() {
 }
 
 std::vector<HbmView> Forward::views(const Attention& a) {
-  std::vector<HbmView> v{a.q,
-                         a.out,
-                         a.k,
-                         a.v,
-                         a.dropout && a.dropout->kept ? *a.dropout->kept : a.q,
-                         a.bias.value_or(a.q)};
+  std::vector<HbmView> v{a.q, a.out, a.k, a.v,
+                         a.dropout && a.dropout->kept ? *a.dropout->kept : a.q};
   if (a.logsumexp) v.push_back(*a.logsumexp);
   return v;
 }
@@ -257,7 +253,6 @@ void Forward::step(const std::vector<Strip>& strips) {
     stage(turn, 0, [&](const Strip& s) {
       phase_.copy(Engine::kGpSimd, before_of(s, b), minimum_of(s));
       if (a_.dropout) phase_.emit(Engine::kGpSimd, isa::Opcode::kRandom, drawn_of(s, b));
-      if (a_.bias) load_bias(s, b);
       scores(s, b);
     });
     stage(turn, 1, [&](const Strip& s) {
@@ -275,7 +270,6 @@ Forward::Buffers Forward::make_buffers() {
     b.transposed[i] = phase_.sbuf(kBlock * isa::size_bytes(work_));
     b.correction[i] = phase_.sbuf(4);
     b.before[i] = phase_.sbuf(4);
-    if (a_.bias) b.bias[i] = phase_.sbuf(kBlock * isa::size_bytes(a_.bias->dtype));
   }
   for (std::size_t i = 0; i < 2; ++i) {
     b.transposed_bank[i] = phase_.psum();
@@ -304,16 +298,14 @@ std::int64_t reach_of(const Attention& a, std::int64_t sbuf, DType work) {
       kBlock * 2 * size + kTilesPerBlock * (d + 1) * (size + 4) + 5 * kTilesPerBlock * 4;
   const std::int64_t fixed = 3 * kTilesPerBlock * d * 4 + 2 * kTilesPerBlock * kBlock * size +
                              2 * kTilesPerBlock * d * 4 + 6144 +
-                             (a.dropout ? 2 * kBlock * (4 + size) : 0) +
-                             (a.bias ? 4 * kBlock * isa::size_bytes(a.bias->dtype) : 0);
+                             (a.dropout ? 2 * kBlock * (4 + size) : 0);
   return balanced_reach(std::max(a.q.sizes[2], a.k.sizes[2]), (sbuf - fixed) / block);
 }
 
 }  // namespace
 
 bool lower_attention(ProgramBuilder& builder, std::uint32_t kernel, const Attention& given) {
-  if (given.q.sizes[3] > kTile || given.scale <= 0 || (given.dropout && given.window > 0) ||
-      (given.bias && (given.causal || given.window > 0 || given.dropout)))
+  if (given.q.sizes[3] > kTile || given.scale <= 0 || (given.dropout && given.window > 0))
     return false;
   Attention attention = given;
   if (!narrow_window(attention.causal, attention.q, attention.k, attention.window)) return false;

@@ -4,7 +4,6 @@
 #include <random>
 
 #include "device/compiler/attention/lower_attention.h"
-#include "tests/device/compiler/graph_fixture.h"
 #include "tests/device/compiler/interpreter.h"
 #include "tests/device/compiler/test_core.h"
 
@@ -25,16 +24,7 @@ struct AttentionCase {
   Layout layout = Layout::kContiguous;
   std::int64_t sbuf = 192 * 1024;
   std::int64_t window = 0;
-  bool documents = false;  ///< a bias: that of several documents, and more
 };
-
-/// What is added to a score: queries see what is before them in their document.
-double bias_of(const AttentionCase& c, std::int64_t b, std::int64_t i, std::int64_t j) {
-  if (!c.documents) return 0;
-  const std::int64_t length = 150 + 70 * b;
-  if (j > i || i / length != j / length) return -std::numeric_limits<double>::infinity();
-  return static_cast<double>((7 * i + 3 * j) % 5) / 8;
-}
 
 HbmView rows_view(std::uint32_t buffer, DType dtype, Layout layout, std::int64_t b, std::int64_t h,
                   std::int64_t l, std::int64_t d) {
@@ -78,23 +68,6 @@ class Device {
     return {contiguous(builder.add_hbm("logsumexp", n * 4, slot_++), DType::kFp32,
                        {c.batch, c.heads, c.lq}),
             Values(static_cast<std::size_t>(n))};
-  }
-
-  /// The same for all heads.
-  Tensor bias(const AttentionCase& c) {
-    const auto size = isa::size_bytes(c.dtype);
-    Tensor t{{builder.add_hbm("bias", c.batch * c.lq * c.lk * size, slot_++),
-              c.dtype,
-              {c.batch, c.heads, c.lq, c.lk},
-              {c.lq * c.lk, 0, c.lk, 1},
-              0},
-             {}};
-    for (std::int64_t b = 0; b < c.batch; ++b) {
-      for (std::int64_t i = 0; i < c.lq; ++i) {
-        for (std::int64_t j = 0; j < c.lk; ++j) t.values.push_back(bias_of(c, b, i, j));
-      }
-    }
-    return t;
   }
 
   /// Runs under several schedules, which must agree, and reads `outputs` back.
@@ -146,8 +119,7 @@ Probabilities probabilities(Tensor& q, Tensor& k, const AttentionCase& c, std::i
   for (std::int64_t j = 0; j < (c.causal ? std::min(i + 1, c.lk) : c.lk); ++j) {
     double score = 0;
     for (std::int64_t x = 0; x < c.d; ++x) score += q.at(b, h, i, x) * k.at(b, hk, j, x);
-    out.p.push_back(c.window > 0 && j <= i - c.window ? -1e300
-                                                      : score * scale + bias_of(c, b, i, j));
+    out.p.push_back(c.window > 0 && j <= i - c.window ? -1e300 : score * scale);
     most = std::max(most, out.p.back());
   }
   for (double& p : out.p) sum += p = std::exp(p - most);
@@ -164,17 +136,11 @@ void check_forward(const AttentionCase& c) {
          v = device.tensor("v", c, c.key_heads, c.lk);
   Tensor out = device.tensor("out", c, c.heads, c.lq), lse = device.statistics(c);
   const double scale = 1 / std::sqrt(static_cast<double>(c.d));
-  Attention attention{q.view, k.view, v.view, out.view, lse.view, c.causal, scale, c.window};
-  std::vector<Tensor*> inputs{&q, &k, &v};
-  Tensor bias;
-  if (c.documents) {
-    bias = device.bias(c);
-    attention.bias = bias.view;
-    inputs.push_back(&bias);
-  }
-  ASSERT_TRUE(lower_attention(device.builder, device.kernel, attention));
+  ASSERT_TRUE(
+      lower_attention(device.builder, device.kernel,
+                      {q.view, k.view, v.view, out.view, lse.view, c.causal, scale, c.window}));
   fill(q, 1), fill(k, 2), fill(v, 3);
-  ASSERT_NO_FATAL_FAILURE(device.run(inputs, {&out, &lse}));
+  ASSERT_NO_FATAL_FAILURE(device.run({&q, &k, &v}, {&out, &lse}));
   const std::int64_t group = c.heads / c.key_heads;
   for (std::int64_t b = 0; b < c.batch; ++b) {
     for (std::int64_t h = 0; h < c.heads; ++h) {
@@ -262,20 +228,15 @@ void check_backward(const AttentionCase& c) {
                 device.tensor("grad_k", c, c.key_heads, c.lk),
                 device.tensor("grad_v", c, c.key_heads, c.lk)};
   const double scale = 1 / std::sqrt(static_cast<double>(c.d));
-  AttentionBackward attention{grad_out.view, q.view,     k.view,     v.view,   out.view, lse.view,
-                              got.q.view,    got.k.view, got.v.view, c.causal, scale,    c.window};
-  std::vector<Tensor*> inputs{&q, &k, &v, &out, &lse, &grad_out};
-  Tensor bias;
-  if (c.documents) {
-    bias = device.bias(c);
-    attention.bias = bias.view;
-    inputs.push_back(&bias);
-  }
-  ASSERT_TRUE(lower_attention_backward(device.builder, device.kernel, attention));
+  ASSERT_TRUE(
+      lower_attention_backward(device.builder, device.kernel,
+                               {grad_out.view, q.view, k.view, v.view, out.view, lse.view,
+                                got.q.view, got.k.view, got.v.view, c.causal, scale, c.window}));
   fill(q, 1), fill(k, 2), fill(v, 3), fill(grad_out, 4);
   forward(q, k, v, out, lse, c, scale);
   const Gradients want = reference(grad_out, q, k, v, out, c, scale, got);
-  ASSERT_NO_FATAL_FAILURE(device.run(inputs, {&got.q, &got.k, &got.v}));
+  ASSERT_NO_FATAL_FAILURE(
+      device.run({&q, &k, &v, &out, &lse, &grad_out}, {&got.q, &got.k, &got.v}));
   expect_near(got.v, want.v, tolerance(c), "grad_v");
   expect_near(got.k, want.k, tolerance(c), "grad_k");
   expect_near(got.q, want.q, tolerance(c), "grad_q");
@@ -324,60 +285,6 @@ TEST(Attention, SmallMemoryFull) {
 }
 TEST(Attention, SmallMemoryMoreQueries) {
   check_forward({1, 1, 1, 1700, 1100, 32, kCausal, kF, Layout::kContiguous, 32 * 1024});
-}
-
-AttentionCase of_documents(std::int64_t batch, std::int64_t length, DType dtype,
-                           std::int64_t sbuf = 192 * 1024) {
-  return {batch, 2, 1, length, length, 16, kFull, dtype, Layout::kSequenceFirst, sbuf, 0, true};
-}
-
-TEST(Attention, DocumentsOfASequence) {
-  check_forward(of_documents(2, 300, kF));
-  check_forward(of_documents(1, 600, kB));
-  check_forward(of_documents(1, 1100, kF, 40 * 1024));  // keys in several parts
-}
-TEST(AttentionBackward, DocumentsOfASequence) {
-  check_backward(of_documents(2, 300, kF));
-  check_backward(of_documents(1, 1100, kB, 80 * 1024));
-}
-/// The two operators have it at other places among their inputs.
-TEST(Attention, TheMaskOfBothOperatorsIsTheBiasOfTheKernels) {
-  constexpr std::int64_t kRows = 40, kDepth = 8;
-  std::vector<Values> results;
-  for (const bool overrideable : {true, false}) {
-    const std::string op = overrideable ? "_scaled_dot_product_fused_attention_overrideable"
-                                        : "_scaled_dot_product_flash_attention_for_cpu";
-    GraphFixture g;
-    const GraphFixture::Sizes sizes{1, 2, kRows, kDepth};
-    const std::uint32_t q = g.input(sizes), k = g.input(sizes), v = g.input(sizes),
-                        grad = g.input(sizes), mask = g.input({kRows, kRows}),
-                        out = g.output(sizes), lse = g.output({1, 2, kRows}), gq = g.output(sizes),
-                        gk = g.output(sizes), gv = g.output(sizes);
-    g.node(op, {q, k, v, mask}, {out, lse}, "dropout_p=0 is_causal=0");
-    g.node(op + "_backward",
-           overrideable ? std::vector{grad, q, k, v, mask, out, lse}
-                        : std::vector{grad, q, k, v, out, lse, mask},
-           {gq, gk, gv}, "dropout_p=0 is_causal=0");
-    for (const std::uint32_t value : {q, k, v, grad}) (void)g.random(value, -1, 1);
-    Values hides;
-    for (std::int64_t i = 0; i < kRows * kRows; ++i) hides.push_back(i % 3 == 0 ? -1e30 : 0);
-    g.set(mask, hides);
-    ASSERT_NO_FATAL_FAILURE(g.run());
-    EXPECT_TRUE(g.compiled().estimated.empty());
-    for (const std::uint32_t value : {out, gq, gk, gv}) results.push_back(g.result(value));
-  }
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(results[i], results[i + 4]);
-  EXPECT_NE(results[0], results[1]);
-}
-
-TEST(Attention, ABiasNextToTheDiagonalHasNoForm) {
-  AttentionCase c = of_documents(1, 200, kF);
-  c.causal = true;
-  Device device(c.sbuf);
-  Tensor q = device.tensor("q", c, c.heads, c.lq), k = device.tensor("k", c, c.key_heads, c.lk);
-  EXPECT_FALSE(lower_attention(device.builder, device.kernel,
-                               {q.view, k.view, k.view, q.view, std::nullopt, true, 1, 0,
-                                std::nullopt, device.bias(c).view}));
 }
 
 TEST(Attention, WindowOfOneTile) {
