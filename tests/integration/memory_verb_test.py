@@ -276,7 +276,7 @@ class DataParallel(Case):
             [phase["at_peak"] for phase in row["phases"] if phase["phase"] == "forward"]
             for row in (self.peak(64, fsdp, copies), self.peak(16, fsdp))
         )
-        for key in ("parameter_bytes", "gradient_bytes", "optimizer_bytes"):
+        for key in ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes"):
             self.assertEqual(of_copies[key], of_one[key], key)
 
 

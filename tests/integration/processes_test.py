@@ -518,7 +518,7 @@ class Failures(ProcessesCase):
         self.assertTrue((self.dir / "run/report.json").exists())
 
     def test_sigquit_prints_what_each_rank_does_and_changes_nothing(self):
-        jobs = self.start(2, "run", "--device", "cpu", "trainer.max_steps=200")
+        jobs = self.start(2, "run", "--device", "cpu", "trainer.max_steps=20")
         self.wait_for_a_step("run")
         for job in jobs:
             job.send_signal(signal.SIGQUIT)
@@ -528,7 +528,7 @@ class Failures(ProcessesCase):
             for rank in range(4 * process, 4 * process + 4):
                 self.assertRegex(err, rf"rank {rank}, step \d+: it (runs|waits)")
             self.assertIn("native stack, innermost first:", err)
-        self.assertEqual(len(self.losses("run")), 200)
+        self.assertEqual(len(self.losses("run")), 20)
 
     def test_different_configurations_are_refused(self):
         jobs = self.start(2, "run", "--device", "cpu", each=lambda rank: [f"seed={rank + 1}"])

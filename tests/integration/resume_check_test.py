@@ -127,7 +127,11 @@ class Layouts(Case):
                     "distributed_strategy.fsdp=true",
                     "distributed_strategy.data_parallel_replicate_size=2",
                 ],
-                ["trainer.devices=2", "distributed_strategy.fsdp=false"],
+                [
+                    "trainer.devices=2",
+                    "distributed_strategy.fsdp=false",
+                    "distributed_strategy.data_parallel_replicate_size=1",
+                ],
             ],
             "DP 2 to 4, fully sharded": [
                 ["trainer.devices=2"],
