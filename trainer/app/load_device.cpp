@@ -7,6 +7,7 @@
 #include "sim/config/system_config.h"
 #include "sim/sim.h"
 #include "trainer/app/software_facts.h"
+#include "trainer/app/wide_products.h"
 #include "trainer/config/machine.h"
 #include "trainer/pipeline/replay.h"
 
@@ -137,6 +138,7 @@ void refuse_context_parallelism(const DeviceChoice& choice, const RunConfig& con
 }  // namespace
 
 const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunConfig& config) {
+  if (computes_in_host_memory(choice)) use_wide_products();
   const std::string provider = provider_of(choice);
   if (provider.empty()) return nullptr;
   const runtime::DevicePlugin& plugin =
