@@ -21,7 +21,17 @@ std::string text_of(const fs::path& file) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-/// "process 123 on host a: trellis train x.yaml"
+std::optional<FileLock> locked(const fs::path& file, const std::string& advice) {
+  try {
+    return FileLock::try_lock(file);
+  } catch (const std::system_error& error) {
+    throw ConfigError(file.string() + ": cannot write here: " + error.code().message() + "; " +
+                      advice);
+  }
+}
+
+}  // namespace
+
 std::string this_process() {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
@@ -33,17 +43,6 @@ std::string this_process() {
   }
   return "process " + std::to_string(::getpid()) + " on host " + host.data() + ": " + command;
 }
-
-std::optional<FileLock> locked(const fs::path& file, const std::string& advice) {
-  try {
-    return FileLock::try_lock(file);
-  } catch (const std::system_error& error) {
-    throw ConfigError(file.string() + ": cannot write here: " + error.code().message() + "; " +
-                      advice);
-  }
-}
-
-}  // namespace
 
 RunLock::RunLock(const fs::path& folder, const std::string& advice)
     : file_(folder / kFileName), lock_(locked(file_, advice)) {

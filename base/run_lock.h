@@ -8,6 +8,9 @@
 
 namespace trellis {
 
+/// "process 123 on host a: trellis train x.yaml", one line: how a lock names its holder to people.
+std::string this_process();
+
 /// One process at a time writes into a folder of outputs. While it lives, the folder holds
 /// kFileName, which says who writes there.
 class RunLock {

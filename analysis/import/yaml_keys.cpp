@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/yaml_compose.h"
+#include "trainer/config/yaml_writer.h"
 
 namespace trellis::analysis {
 namespace {
@@ -59,18 +60,8 @@ std::vector<SourceKey> keys_of(const YamlDocument& document,
   return keys;
 }
 
-/// As YAML on one line.
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out + "\"";
-}
-
 ImportedKey imported(const YamlDefault& entry) {
-  const SourceKey source{entry.name, quoted(entry.entry), entry.where};
+  const SourceKey source{entry.name, trainer::YamlWriter::quoted(entry.entry), entry.where};
   check(source);
   switch (entry.kind) {
     case YamlDefault::Kind::kTaken: return at_default(source, "taken: " + entry.note);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <iostream>
 #include <optional>
 
@@ -99,9 +100,14 @@ int run(const EvaluateRequest& request) {
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::optional<EvaluationTime> time;
+  std::exception_ptr not_timed;  // the metrics are known all the same
   if (is_emulated(device)) {
     activity.now("simulating the passes");
-    time = time_evaluation(device, config, request, result);
+    try {
+      time = time_evaluation(device, config, request, result);
+    } catch (...) {
+      not_timed = std::current_exception();
+    }
   }
   if (request.json) {
     std::cout << to_json(request, result, config, time).dump(1) << std::endl;
@@ -109,6 +115,7 @@ int run(const EvaluateRequest& request) {
     print(request, result, seconds);
     if (time) std::cout << to_text(*time, config) << std::flush;
   }
+  if (not_timed) std::rethrow_exception(not_timed);
   return static_cast<int>(ExitCode::kOk);
 }
 

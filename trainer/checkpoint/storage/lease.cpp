@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -15,6 +14,7 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "base/output_error.h"
+#include "base/run_lock.h"
 
 namespace trellis::checkpoint {
 namespace {
@@ -54,15 +54,6 @@ bool has_ended(const std::string& process) {
   const bool is_here =
       name.boot == now.boot && name.boot != "-" && name.space == now.space && !name.space.empty();
   return is_here && name.started != now.started;
-}
-
-std::string who_this_is() {
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
-  std::string command = text_of("/proc/self/cmdline");
-  for (char& c : command)
-    if (static_cast<unsigned char>(c) < ' ') c = ' ';
-  return "process " + std::to_string(::getpid()) + " on host " + host.data() + ": " + command;
 }
 
 /// What a lease says: how often it was renewed, the process, and the same for people.
@@ -128,7 +119,7 @@ void Lease::end() {
 
 void Lease::write() {
   storage_->write_text(path_, std::to_string(++count_) + "\n" + ProcessName::of_this().text() +
-                                  "\n" + who_this_is() + "\n");
+                                  "\n" + this_process() + "\n");
   const std::lock_guard lock(mutex_);
   written_ = Clock::now();
 }
