@@ -138,7 +138,7 @@ void refuse_context_parallelism(const DeviceChoice& choice, const RunConfig& con
 }  // namespace
 
 const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunConfig& config) {
-  if (computes_in_host_memory(choice)) use_wide_products();
+  use_wide_products();  // any device may fall back to the CPU's kernels
   const std::string provider = provider_of(choice);
   if (provider.empty()) return nullptr;
   const runtime::DevicePlugin& plugin =
