@@ -124,7 +124,7 @@ class Data(unittest.TestCase):
     def test_bad_input_is_named_and_leaves_no_file(self):
         self.fails(
             self.trellis("build", "nowhere.txt", "--output", "out"),
-            "input: cannot read nowhere.txt: there is no such file or directory",
+            "input: nowhere.txt: cannot read: there is no such file or directory",
         )
         self.fails(
             self.trellis("build", self.jsonl, "--output", "out"),

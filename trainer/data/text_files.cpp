@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void cannot_read(const fs::path& path, const std::string& reason,
                               const std::string& key) {
-  throw ConfigError(key + ": cannot read " + path.string() + ": " + reason);
+  throw ConfigError(key + ": " + terminal_line(path.string()) + ": cannot read: " + reason);
 }
 
 std::string read_file(const fs::path& path, const std::string& key) {

@@ -65,17 +65,20 @@ TEST(ReadTextFiles, TakesASingleFileAsItIs) {
 
 TEST(ReadTextFiles, NamesWhatCannotBeRead) {
   const TemporaryDirectory directory;
-  const std::string prefix = "data.train_dir: cannot read ";
+  const std::string prefix = "data.train_dir: ";
   const auto missing = directory.path() / "missing";
-  EXPECT_EQ(error_of(missing), prefix + missing.string() + ": there is no such file or directory");
+  EXPECT_EQ(error_of(missing),
+            prefix + missing.string() + ": cannot read: there is no such file or directory");
   const std::string empty = directory.write("empty.txt", "");
-  EXPECT_EQ(error_of(empty), prefix + empty + ": it holds no text");
+  EXPECT_EQ(error_of(empty), prefix + empty + ": cannot read: it holds no text");
   directory.write("binary/x.bin", "\xFF");
   const std::string binary = (directory.path() / "binary").string();
-  EXPECT_EQ(error_of(binary),
-            prefix + binary + ": it holds no text (1 files skipped, such as " + binary + "/x.bin)");
+  EXPECT_EQ(error_of(binary), prefix + binary +
+                                  ": cannot read: it holds no text (1 files skipped, such as " +
+                                  binary + "/x.bin)");
 }
 
+/// The folder of tests' files may be closed to other users too: the error is the same.
 TEST(ReadTextFiles, NamesAFileWithoutPermission) {
   const TemporaryDirectory directory;
   const std::string secret = directory.write("secret.txt", "x");
