@@ -157,6 +157,16 @@ ImportedKey checkpoint_format(const SourceKey& source, const Values& values) {
   return mapped(source, {{source.key, source.value}});
 }
 
+/// Of the checkpoints of checkpoint_format().
+ImportedKey files_per_rank(const SourceKey& source, const Values& values) {
+  const auto format = values.find("model.dist_ckpt_format");
+  if (format == values.end() ||
+      checkpoint_format({format->first, bare(format->second), source.where}, values).status !=
+          ImportStatus::kMapped)
+    return ignored(source, "it belongs to checkpoints of torch_dist");
+  return mapped(source, {{source.key, source.value}});
+}
+
 using Rule = ImportedKey (*)(const SourceKey&, const Values&);
 const std::map<std::string, Rule, std::less<>>& rules() {
   static const std::map<std::string, Rule, std::less<>> all = {
@@ -171,6 +181,7 @@ const std::map<std::string, Rule, std::less<>>& rules() {
       {"model.moe_router_load_balancing_type", load_balancing},
       {"model.moe_aux_loss_coeff", auxiliary_loss},
       {"model.dist_ckpt_format", checkpoint_format},
+      {"model.dist_ckpt_torch_dist_multiproc", files_per_rank},
   };
   return all;
 }

@@ -300,10 +300,13 @@ class Nemo(ImportCase):
             rows = {
                 "model.num_moe_experts": experts,
                 "model.dist_ckpt_format": kind,
+                "model.dist_ckpt_torch_dist_multiproc": 4,
             }
             document, _ = self.imported(self.write(nested(rows)), "--from", "nemo")
             settings = document["settings"]
             self.assertEqual(settings.get("model.dist_ckpt_format"), expected, (kind, experts))
+            files = settings.get("model.dist_ckpt_torch_dist_multiproc")
+            self.assertEqual(files, "4" if expected else None, (kind, experts))
 
     def test_an_empty_precision_is_no_mode(self):
         document, _ = self.imported(

@@ -55,6 +55,7 @@ void dist_ckpt_fields(Fields& fields, DistCkptSection& s) {
   fields.one_of("dist_ckpt_load_strictness", s.load_strictness,
                 {"assume_ok_unexpected", "log_unexpected", "log_all", "raise_unexpected",
                  "raise_all", "ignore_all"});
+  fields.positive("dist_ckpt_torch_dist_multiproc", s.files_per_rank);
 }
 
 void list_dist_ckpt_keys(Fields& fields) {

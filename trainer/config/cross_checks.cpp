@@ -296,7 +296,15 @@ void check_features(const RunConfig& config, SectionReaders& r) {
 
 /// Megatron-core's form of what a training saves.
 void check_torch_dist(const RunConfig& config, SectionReaders& r) {
-  if (config.model.dist_ckpt.format != "torch_dist") return;
+  const DistCkptSection& section = config.model.dist_ckpt;
+  if (section.format != "torch_dist") {
+    if (section.files_per_rank)
+      r.model.problem("dist_ckpt_torch_dist_multiproc",
+                      fmt::format("files per rank of dist_ckpt_format: torch_dist: expected null "
+                                  "with {}, got {}",
+                                  section.format, *section.files_per_rank));
+    return;
+  }
   const std::string& architecture = config.model.architecture;
   std::string what;
   if (architecture != "llama" && architecture != "gpt") what = "a model of " + architecture;

@@ -207,8 +207,6 @@ constexpr KeyGroup kGroups[] = {
      "activations_checkpoint_granularity activations_checkpoint_recompute weight_init_only "
      "skip_nan_grad"},
     {"model", kSupported, "", "", "", kNxdt, &list_dist_ckpt_keys},
-    {"model", kNeutral, "dist_ckpt_torch_dist_multiproc", "null",
-     "each rank writes one file of weights and one of states, of 4 GiB at most"},
     {"model", kNeutral, "dist_ckpt_parallel_load", "true|null",
      "each file is read by one rank of a process, and the others take it from there"},
     {"model", kNeutral, "dist_ckpt_parallel_dist_opt", "true|null",

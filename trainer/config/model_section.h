@@ -153,6 +153,7 @@ struct DistCkptSection {
   bool parallel_save = true;   ///< equal files are shared out among the ranks that could write them
   bool assume_constant_structure = true;  ///< a run plans and validates its saves once
   std::string load_strictness = "assume_ok_unexpected";  ///< Megatron's name
+  std::optional<int> files_per_rank;  ///< of torch_dist: dist_ckpt_torch_dist_multiproc
   bool operator==(const DistCkptSection&) const = default;
 };
 

@@ -426,6 +426,8 @@ TEST(SaveOptions, EveryRankWritesItsPartOfTorchDist) {
     const TemporaryDirectory folder;
     RunConfig config = saving(spreads()[i], 1, 2);
     config.model.dist_ckpt.format = "torch_dist";
+    const int files_per_rank = static_cast<int>(i % 3) + 1;
+    if (files_per_rank != 2) config.model.dist_ckpt.files_per_rank = files_per_rank;  // 2: default
     config.exp_manager.checkpoints.async = i % 4 < 2;
     (void)train(config, folder.path());
     for (const int step : {1, 2}) {
@@ -434,15 +436,25 @@ TEST(SaveOptions, EveryRankWritesItsPartOfTorchDist) {
       EXPECT_THAT(differences(saved, direct), ElementsAre());
       const auto files = data_files(direct);
       const int world = config.world_size();
-      for (int rank = 0; rank < world; ++rank) {
-        // Its states; of the weights the first one of a data-parallel group has the names.
-        const bool names_weights = rank / config.tp() % config.dp() == 0;
-        const int weights = names_weights ? config.dp() : 0;
-        const int states = config.distributed_strategy.zero1 ? 1 : weights;
-        EXPECT_EQ(files.count(rank), static_cast<std::size_t>(weights + states)) << rank;
-      }
+      for (int rank = 0; rank < world; ++rank)
+        EXPECT_EQ(files.count(rank), static_cast<std::size_t>(files_per_rank)) << rank;
       EXPECT_EQ(files.count(world), 1U) << "objects";
     }
+  }
+}
+
+TEST(SaveOptions, WithoutSharedSavesTheFirstHolderWritesTorchDist) {
+  const TemporaryDirectory folder;
+  RunConfig config = saving(spreads()[4], 1, 2);
+  config.model.dist_ckpt = {.format = "torch_dist", .parallel_save = false, .files_per_rank = 1};
+  (void)train(config, folder.path());
+  const std::string saved = checkpoint_of(config, folder.path(), 2);
+  const fs::path direct = fs::path(saved) / "iter_0000002";
+  EXPECT_THAT(differences(saved, direct), ElementsAre());
+  const auto files = data_files(direct);
+  for (int rank = 0; rank < config.world_size(); ++rank) {
+    const bool is_first = rank / config.tp() % config.dp() == 0;
+    EXPECT_EQ(files.count(rank), is_first || config.distributed_strategy.zero1 ? 1U : 0U) << rank;
   }
 }
 

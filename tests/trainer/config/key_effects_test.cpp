@@ -109,6 +109,7 @@ std::vector<Overrides> contexts_of(const std::string& section) {
     add(joined(kMoe, {"model.moe.routing_algorithm=group_limited", "model.moe.num_groups=4"}));
   }
   for (const Overrides& context : contexts_of_model_part(section)) add(context);
+  if (section == "model") add({"model.dist_ckpt_format=torch_dist"});
   if (section == "precision") add({"precision.type=manual", "precision.xla_downcast_bf16='1'"});
   if (section.starts_with("model_alignment_strategy.")) {
     const std::string name = section.substr(section.find('.') + 1);

@@ -358,7 +358,9 @@ TEST(DistCkpt, KeysOfNeMoActOrAreRefusedByName) {
       HasSubstr("dist_ckpt_format: torch_dist is not written for exp_manager.avoid_saving"));
   for (const auto& [key, text] : std::map<std::string, std::string>{
            {"model.dist_ckpt_format=zarr", "torch_dist"},
-           {"model.dist_ckpt_torch_dist_multiproc=2", "each rank writes one file of weights"},
+           {"model.dist_ckpt_torch_dist_multiproc=2",
+            "dist_ckpt_format: torch_dist: expected null"},
+           {"model.dist_ckpt_torch_dist_multiproc=0", "dist_ckpt_torch_dist_multiproc"},
            {"model.dist_ckpt_parallel_load=false", "each file is read by one rank"},
            {"model.dist_ckpt_parallel_dist_opt=false", "the form that every layout opens"},
            {"model.dist_ckpt_load_strictness=return_all", "raise_all"},

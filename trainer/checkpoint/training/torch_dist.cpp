@@ -21,6 +21,7 @@ using megatron::Chunk;
 using native::FileJob;
 
 constexpr std::int64_t kFileBytes = std::int64_t{4} << 30;
+constexpr int kFilesPerRank = 2;  ///< NeMo's default of dist_ckpt_torch_dist_multiproc
 
 /// Tensors of a rank that go into the same files.
 struct Content {
@@ -39,15 +40,13 @@ struct Content {
   }
 };
 
-Content weights_of(const LiveState& live, bool save_bf16) {
-  Content content;
+void add_weights(const LiveState& live, bool save_bf16, Content& content) {
   std::set<std::string> names;  // a tied copy on the rank of its original is left out
   for (const LiveTensor& tensor : live.model) {
     if (!names.insert(tensor.parameter).second) continue;
     const bool rounds = save_bf16 && tensor.values.is_floating_point();
     content.add(tensor, rounds ? tensor.values.to(at::kBFloat16) : tensor.values, 1);
   }
-  return content;
 }
 
 megatron::ChunkMap map_of(const trainer::RunConfig& config, const LiveState& live) {
@@ -77,36 +76,49 @@ void append(const Chunk& chunk, const Content& content, FileJob& job) {
     job.tensors.push_back(slice_of(content.tensors[tensor], box));
 }
 
-/// Of a writer's data files: "__3_0.distcp", and every second number from there on.
-struct FileNames {
-  int writer = 0;
-  std::int64_t first = 0, count = 1;
-};
+std::int64_t bytes_of(const std::vector<Chunk>& chunks) {
+  std::int64_t bytes = 0;
+  for (const Chunk& chunk : chunks) bytes += chunk.bytes();
+  return bytes;
+}
 
-/// As many files as `names` has, of about equal sizes; more where they would be too large.
-std::vector<FileJob> jobs_of(const megatron::ChunkMap& map, const Content& content,
-                             const std::string& folder, const FileNames& names,
-                             const std::vector<int>& holders) {
-  std::vector<Chunk> chunks;
-  for (const auto& [state, parts] : content.parts)
-    std::ranges::move(map.chunks_of(state, parts), std::back_inserter(chunks));
-  std::int64_t total = 0, done = 0;
-  for (const Chunk& chunk : chunks) total += chunk.bytes();
-  const std::int64_t files = std::max(names.count, (total + kFileBytes - 1) / kFileBytes);
-  std::map<std::int64_t, FileJob> jobs;
+/// `count` lists of about equal sizes, in the order of `chunks`. None is empty where there are as
+/// many chunks.
+std::vector<std::vector<Chunk>> split(const std::vector<Chunk>& chunks, std::int64_t count) {
+  std::vector<std::vector<Chunk>> lists(static_cast<std::size_t>(count));
+  const std::int64_t total = std::max<std::int64_t>(bytes_of(chunks), 1);
+  std::int64_t done = 0, list = -1, left = std::ssize(chunks);
   for (const Chunk& chunk : chunks) {
-    FileJob& job = jobs[std::min(files - 1, done * files / std::max<std::int64_t>(total, 1))];
-    append(chunk, content, job);
+    const std::int64_t by_size = std::min(count - 1, done * count / total);
+    list = std::min(std::max(by_size, count - left--), list + 1);
+    lists[static_cast<std::size_t>(list)].push_back(chunk);
     done += chunk.bytes();
   }
-  std::vector<FileJob> list;
-  for (auto& [number, job] : jobs) {
-    job.path = dcp_file_name(names.writer, names.first + 2 * number);
-    job.dcp_folder = folder;
-    job.holders = holders;
-    list.push_back(std::move(job));
+  return lists;
+}
+
+/// Adds chunks that all `holders` have to the lists of these: a share to each, or all to the first
+/// one's where `is_shared` is false.
+void share(const std::vector<Chunk>& chunks, const std::vector<int>& holders, bool is_shared,
+           std::map<int, std::vector<Chunk>>& by_rank) {
+  const auto shares = split(chunks, is_shared ? std::ssize(holders) : 1);
+  for (std::size_t i = 0; i < shares.size(); ++i)
+    std::ranges::copy(shares[i], std::back_inserter(by_rank[holders[i]]));
+}
+
+/// Data files of one rank, as Megatron-core's writer processes have them.
+std::vector<FileJob> jobs_of(int rank, const std::vector<Chunk>& chunks, std::int64_t files,
+                             const Content& content, const FileJob& common) {
+  std::vector<FileJob> jobs;
+  for (const auto& list :
+       split(chunks, std::max(files, (bytes_of(chunks) + kFileBytes - 1) / kFileBytes))) {
+    if (list.empty()) continue;
+    FileJob job = common;
+    job.path = dcp_file_name(rank, std::ssize(jobs));
+    for (const Chunk& chunk : list) append(chunk, content, job);
+    jobs.push_back(std::move(job));
   }
-  return list;
+  return jobs;
 }
 
 }  // namespace
@@ -114,28 +126,38 @@ std::vector<FileJob> jobs_of(const megatron::ChunkMap& map, const Content& conte
 std::vector<FileJob> torch_dist_jobs(const trainer::RunConfig& config, const LiveState& live,
                                      const native::FilePlace& place,
                                      const native::FileOptions& options, std::int64_t step) {
-  const std::string folder = megatron::iteration_folder(step);
+  const bool zero1 = place.place.zero1;
+  FileJob common;
+  common.dcp_folder = megatron::iteration_folder(step);
+  common.holders = zero1 ? place.state_copies : place.copies;
   try {
+    Content content;
+    add_weights(live, options.save_bf16, content);
+    for (const LiveTensor& tensor : live.optimizer)
+      content.add(tensor, tensor.values, zero1 ? place.place.shards() : 1);
     const megatron::ChunkMap map = map_of(config, live);
-    std::vector<FileJob> jobs =
-        jobs_of(map, weights_of(live, options.save_bf16), folder,
-                {place.copies.front(), 0, std::ssize(place.copies)}, place.copies);
-    Content states;
-    const bool zero1 = place.place.zero1;
-    const int shards = zero1 ? place.place.shards() : 1;
-    for (const LiveTensor& tensor : live.optimizer) states.add(tensor, tensor.values, shards);
-    const std::vector<int>& holders = zero1 ? place.state_copies : place.copies;
-    std::ranges::move(
-        jobs_of(map, states, folder, {holders.front(), 1, std::ssize(holders)}, holders),
-        std::back_inserter(jobs));
+    std::vector<Chunk> states;
+    std::map<int, std::vector<Chunk>> by_rank;
+    const trainer::DistCkptSection& section = config.model.dist_ckpt;
+    for (const auto& [state, parts] : content.parts) {
+      const std::vector<Chunk> chunks = map.chunks_of(state, parts);
+      if (state.empty()) {
+        share(chunks, place.copies, section.parallel_save, by_rank);
+      } else {
+        std::ranges::copy(chunks, std::back_inserter(states));
+      }
+    }
+    share(states, common.holders, section.parallel_save, by_rank);
+    std::vector<FileJob> jobs;
+    for (const int rank : common.holders)
+      std::ranges::move(jobs_of(rank, by_rank[rank], section.files_per_rank.value_or(kFilesPerRank),
+                                content, common),
+                        std::back_inserter(jobs));
     return jobs;
   } catch (const ConfigError& error) {
-    FileJob none;
-    none.path = dcp_file_name(place.copies.front(), 0);
-    none.dcp_folder = folder;
-    none.holders = place.copies;
-    none.problem = error.what();
-    return {none};
+    common.path = dcp_file_name(common.holders.front(), 0);
+    common.problem = error.what();
+    return {common};
   }
 }
 

@@ -16,7 +16,8 @@
 /// boxes of the tensors that it has; equal ones are shared out among the ranks that have them.
 namespace trellis::checkpoint {
 
-/// Data files of this rank. Where the model or a state has no place in Megatron-core's form, one
+/// Data files of this rank, `model.dist_ckpt_torch_dist_multiproc` of them or, above 4 GiB each,
+/// more: its share of the weights and states that it has. Where the model or a state has no place in Megatron-core's form, one
 /// that says so.
 [[nodiscard]] std::vector<native::FileJob> torch_dist_jobs(const trainer::RunConfig& config,
                                                            const LiveState& live,
