@@ -17,8 +17,8 @@
 namespace trellis::checkpoint {
 
 /// Data files of this rank, `model.dist_ckpt_torch_dist_multiproc` of them or, above 4 GiB each,
-/// more: its share of the weights and states that it has. Where the model or a state has no place in Megatron-core's form, one
-/// that says so.
+/// more: its share of the weights and states that it has. Where the model or a state has no place
+/// in Megatron-core's form, one that says so.
 [[nodiscard]] std::vector<native::FileJob> torch_dist_jobs(const trainer::RunConfig& config,
                                                            const LiveState& live,
                                                            const native::FilePlace& place,
