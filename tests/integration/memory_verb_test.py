@@ -199,25 +199,29 @@ class DataParallel(Case):
         (row,) = self.plan(
             LLAMA_8B,
             "model.num_layers=4",
-            *words,
             "--no-changes",
             "--nodes",
             nodes,
             f"trainer.num_nodes={nodes}",
             f"data.global_batch_size={32 * nodes}",
+            *words,
         )["ranks"]
         return row
 
-    def test_bytes_of_a_rank_from_dp_4_to_4096(self):
+    def test_bytes_of_a_rank_from_dp_1_to_4096(self):
         one = self.peak(1)
         hidden, ffn, vocabulary, tp = 4096, 14336, 128256, 8
         layer = (
             hidden * (6144 // tp) + hidden * (hidden // tp) + 3 * hidden * (ffn // tp) + 2 * hidden
         )
         parameters = 4 * layer + 2 * hidden * (vocabulary // tp) + hidden
-        for nodes in (1, 8, 100, 1024):
-            with self.subTest(nodes=nodes):
-                row, dp = self.peak(nodes), 4 * nodes
+        small = [
+            (dp, ["trainer.devices=" + str(8 * dp), "data.global_batch_size=" + str(8 * dp)])
+            for dp in (1, 2)
+        ]
+        for dp, words in [*small, *((4 * nodes, []) for nodes in (1, 8, 100, 1024))]:
+            with self.subTest(dp=dp):
+                row = self.peak(max(dp // 4, 1), *words)
                 for phase in row["phases"]:
                     self.assertEqual(
                         phase["at_peak"]["gradient_bytes"],
@@ -228,7 +232,11 @@ class DataParallel(Case):
                         phase["at_peak"]["gradient_bytes"] / (4 * parameters), 1, delta=1e-4
                     )
                 largest = max(self.CAP, 4 * hidden * (-(-(vocabulary // tp) // dp) * dp))
-                self.assertLessEqual(row["peak_bytes"], one["peak_bytes"] + 2 * 2 * largest)
+                # Masters and two moments are divided by DP, everything else is not.
+                self.assertLessEqual(
+                    row["peak_bytes"] - 12 * parameters / dp,
+                    one["peak_bytes"] - 12 * parameters / 4 + 2 * 2 * largest,
+                )
                 phases = {phase["phase"]: phase for phase in row["phases"]}
                 # Padded inputs of two reduce-scatters, or outputs of two all-gathers in half the
                 # bytes; a shard of each bucket.
