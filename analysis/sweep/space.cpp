@@ -26,6 +26,8 @@
 namespace trellis::analysis {
 namespace {
 
+using trainer::Recompute;
+
 /// Sizes that the enumeration needs, read by the validation's own reader: problems of the layout in
 /// the file do not matter here.
 struct BaseConfig {
@@ -40,21 +42,10 @@ struct BaseConfig {
   }
 
   [[nodiscard]] Candidate layout() const {
-    Candidate c;
-    c.tp = config.tp();
-    c.pp = config.pp();
-    c.vpp = config.vpp();
-    c.dp = std::max(1, config.dp());
-    c.cp = config.cp();
-    c.ep = config.ep();
+    Candidate c{trainer::layout_of(config)};
     c.micro_batch_size = config.data.micro_batch_size;
-    c.sequence_parallel = config.distributed_strategy.sequence_parallel;
-    c.zero1 = config.distributed_strategy.zero1;
-    c.fsdp = config.distributed_strategy.fsdp;
-    c.kv_replicator = config.distributed_strategy.kv_replicator;
-    c.recompute = config.model.recompute == trainer::Recompute::kNone   ? "none"
-                  : config.model.recompute == trainer::Recompute::kFull ? "full"
-                                                                        : "selective";
+    c.fsdp_replicas = 1;  // the user's own, and no axis
+    c.balanced_context = false;
     return c;
   }
 };
@@ -127,8 +118,7 @@ class RecomputeModes {
 
   /// The check of a layout with `mode`, from its check with `other`; none: it has to be validated.
   [[nodiscard]] std::optional<trainer::RunCheck> derive(const trainer::RunCheck& check,
-                                                        const std::string& other,
-                                                        const std::string& mode) const {
+                                                        Recompute other, Recompute mode) const {
     const auto found = known_.find(mode);
     if (found == known_.end() || !known_.contains(other)) return std::nullopt;
     trainer::RunCheck derived = check;
@@ -141,7 +131,7 @@ class RecomputeModes {
   void add_modes_of(const SweepSpace& space, const trainer::RunConfigFile& file,
                     Candidate candidate) {
     std::optional<trainer::RunCheck> first;
-    for (const char* mode : {"none", "selective", "full"}) {
+    for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
       candidate.recompute = mode;
       trainer::RunCheck check = file.check(space.overrides(candidate));
       if (!check.problems.empty()) continue;
@@ -150,7 +140,7 @@ class RecomputeModes {
     }
   }
 
-  std::map<std::string, trainer::ModelSection> known_;
+  std::map<Recompute, trainer::ModelSection> known_;
 };
 
 void judge_one(const trainer::RunCheck& check, Machine& machine, SweepRow& row) {

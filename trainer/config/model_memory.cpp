@@ -6,6 +6,7 @@
 #include "base/nearest.h"
 #include "trainer/config/fields.h"
 #include "trainer/config/model_readers.h"
+#include "trainer/config/names.h"
 
 namespace trellis::trainer {
 namespace {
@@ -115,10 +116,8 @@ void recompute_fields(Fields& fields, ModelSection& s, bool hf) {
   fields.form(
       "activations_checkpoint_granularity", [&](SectionReader& r) { read_recompute(r, hf, s); },
       [&](YamlWriter& out) {
-        const char* granularity = s.recompute == Recompute::kFull        ? "full"
-                                  : s.recompute == Recompute::kSelective ? "selective"
-                                                                         : "null";
-        out.raw("activations_checkpoint_granularity", granularity);
+        const bool none = s.recompute == Recompute::kNone;
+        out.raw("activations_checkpoint_granularity", none ? "null" : name_of(s.recompute));
       });
   fields.form(
       "activations_checkpoint_recompute", [](SectionReader&) {},  // read with the granularity

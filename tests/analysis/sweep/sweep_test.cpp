@@ -70,14 +70,14 @@ void expect_all_legal_enumerated(const std::string& file, const Space& space,
         for (const int mbs : sizes) {
           for (const int bits : {0, 1, 2, 3}) {
             for (const int kv : {1, 2, 3, 4}) {
-              Candidate c{.tp = tp,
-                          .pp = pp,
-                          .vpp = vpp,
-                          .dp = std::max(1, space.ranks_per_node / tp / pp),
-                          .micro_batch_size = mbs,
-                          .sequence_parallel = (bits & 1) != 0,
-                          .zero1 = (bits & 2) != 0,
-                          .kv_replicator = kv};
+              Candidate c{{.tp = tp,
+                           .pp = pp,
+                           .vpp = vpp,
+                           .dp = std::max(1, space.ranks_per_node / tp / pp),
+                           .sequence_parallel = (bits & 1) != 0,
+                           .zero1 = (bits & 2) != 0,
+                           .kv_replicator = kv}};
+              c.micro_batch_size = mbs;
               if (set.contains(c) || !legal(file, c, space, overrides)) continue;
               ADD_FAILURE() << to_string(c) << " is legal, but not enumerated";
             }
@@ -123,18 +123,18 @@ TEST(SweepEnumeration, ContextAndExpertParallelismWhereTheModelHasThem) {
   restrict_axis(space.only, "cp=4");
   restrict_axis(space.only, "ep=2");
   for (const Candidate& c : enumerate(space)) EXPECT_TRUE(c.cp == 4 && c.ep == 2);
-  EXPECT_EQ(to_string({.dp = 2, .cp = 4, .ep = 2, .zero1 = false}), "DP2 CP4 EP2 MBS1");
+  EXPECT_EQ(to_string(Candidate{{.dp = 2, .zero1 = false, .ep = 2, .cp = 4}}), "DP2 CP4 EP2 MBS1");
 }
 
 TEST(SweepEnumeration, OrderAndRestrictions) {
   Space space = space_of(8, 4, 4);
   const std::vector<Candidate> all = enumerate(space);
-  EXPECT_EQ(all.front(), (Candidate{.dp = 8, .micro_batch_size = 1, .zero1 = false}));
+  EXPECT_EQ(all.front(), (Candidate{{.dp = 8, .zero1 = false}}));
   restrict_axis(space.only, "tp=4,2");
   restrict_axis(space.only, "recompute=full");
   std::vector<Candidate> expected;
   std::copy_if(all.begin(), all.end(), std::back_inserter(expected), [](const Candidate& c) {
-    return (c.tp == 2 || c.tp == 4) && c.recompute == "full";
+    return (c.tp == 2 || c.tp == 4) && c.recompute == trainer::Recompute::kFull;
   });
   EXPECT_EQ(enumerate(space), expected);
   EXPECT_FALSE(expected.empty());
