@@ -221,12 +221,13 @@ std::vector<Candidate> enumerate(const Space& space) {
 
 std::vector<std::string> overrides_of(const Candidate& c, int ranks_per_node,
                                       std::int64_t global_batch_size) {
-  std::vector<std::string> overrides = trainer::layout_overrides(c);
+  std::vector<std::string> overrides;
   const auto set = [&](const char* key, const std::string& value) {
     overrides.push_back(std::string(key) + "=" + value);
   };
   set("trainer.devices", std::to_string(ranks_per_node));
   set("trainer.num_nodes", std::to_string(c.nodes));
+  std::ranges::move(trainer::layout_overrides(c), std::back_inserter(overrides));
   set("data.micro_batch_size", std::to_string(c.micro_batch_size));
   set("data.global_batch_size", std::to_string(global_batch_size));
   if (!c.fsdp) set(kReplicateSize, "1");
