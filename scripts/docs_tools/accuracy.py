@@ -271,7 +271,7 @@ def range_fields(steps, judged):
         "within": judged["within"],
         "validated": judged["validated"],
         "validated_within": judged["validated_within"],
-        "median_width": percent(judged["median_factor"] - 1),
+        "median_width": f"{100 * (judged['median_factor'] - 1):.1f} %",
     }
 
 
