@@ -72,6 +72,20 @@ double saved_elements(const RunConfig& config, const Widths& w, bool moe) {
   return width + w.gates * w.ffn + (recomputes(config, "ActivationMultiplyMLP") ? 0 : w.ffn);
 }
 
+/// Tokens that the MLP of a layer multiplies on a rank. Of experts: the slots, filled or not;
+/// without a capacity the mean over the EP group, whose slowest rank has as many at least.
+double mlp_rows(const RunConfig& config, bool moe) {
+  if (!moe) return tokens(config);
+  const trainer::MoeSection& experts = *config.model.moe;
+  double picks = tokens(config) * experts.top_k;
+  if (!experts.dropless) {
+    const double share = picks * experts.capacity_factor.value_or(experts.num_experts) /
+                         static_cast<double>(experts.num_experts);
+    picks = std::min(tokens(config), share) * static_cast<double>(experts.num_experts);
+  }
+  return picks + tokens(config) * static_cast<double>(experts.num_shared_experts);
+}
+
 /// Of the experts of one layer that a rank holds.
 std::int64_t expert_parameters(const RunConfig& config) {
   const ModelSection& model = config.model;
@@ -88,16 +102,16 @@ std::int64_t expert_parameters(const RunConfig& config) {
 /// Adds one layer. Recomputation ends before the last matrix product of a layer: its result is
 /// unknown in the backward pass.
 void add_layer(const RunConfig& config, const Widths& w, bool moe, StageWork& work) {
-  const double up = moe ? 0 : w.up_weights(), down = moe ? 0 : w.down_weights();
-  const double linear = 2 * (w.attention_weights() + up + down) * tokens(config),
+  const double mlp = w.up_weights() + w.down_weights(), rows = mlp_rows(config, moe);
+  const double linear = 2 * (w.attention_weights() * tokens(config) + mlp * rows),
                scores = attention_flops(config, w);
   const double repeated =
-      recomputes_layers(config) ? linear - 2 * down * tokens(config) + scores : 0;
+      recomputes_layers(config) ? linear - 2 * w.down_weights() * rows + scores : 0;
   work.forward_flops += linear + scores;
   work.backward_chain_flops += linear + 2 * scores;
   work.backward_flops += (config.model.lora ? 1 : 2) * linear + 2 * scores + repeated;
-  work.weight_bytes +=
-      static_cast<std::int64_t>((w.attention_weights() + up + down) * weight_element_bytes(config));
+  work.weight_bytes += static_cast<std::int64_t>((w.attention_weights() + (moe ? 0 : mlp)) *
+                                                 weight_element_bytes(config));
   work.saved_bytes += static_cast<std::int64_t>(saved_elements(config, w, moe) * tokens(config) *
                                                 activation_element_bytes(config));
   const bool serial = config.model.transformer_block_type != trainer::TransformerBlock::kGptJ;

@@ -9,8 +9,8 @@ namespace trellis::analysis {
 
 /// Least work and least memory of one virtual pipeline stage on one tensor-parallel rank, for one
 /// micro-batch: what every program that computes this model must do, whatever the compiler makes of
-/// it. Work that is not certain is left out: norms, rotation, loss, experts, padding, what adapters
-/// (LoRA) add.
+/// it. Work that is not certain is left out: norms, rotation, loss, exchanges of tokens, weights
+/// and activations of experts, padding to blocks, what adapters (LoRA) add.
 struct StageWork {
   double forward_flops = 0;
   double backward_flops = 0;  ///< with what full recomputation repeats

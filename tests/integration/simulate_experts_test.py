@@ -175,6 +175,54 @@ class Routing(unittest.TestCase):
         error = self.simulate(*WIDE, "--routing", "trace:none.json", code=2)
         self.assertIn("none.json", error)
 
+    def test_recomputed_passes_of_a_pipeline_are_replayed(self):
+        steps = [
+            "distributed_strategy.tensor_model_parallel_size=1",
+            "distributed_strategy.sequence_parallel=false",
+            "distributed_strategy.pipeline_model_parallel_size=4",
+            "model.activations_checkpoint_granularity=full",
+            "data.global_batch_size=32",
+        ]
+        reports = []
+        for option in ((), ("--no-replay",)):
+            words = [*steps, "--json", "--no-cache", *option]
+            result = subprocess.run(
+                [TRELLIS, "simulate", MIXTRAL, *words, "exp_manager.explicit_log_dir=run"],
+                capture_output=True,
+                text=True,
+                cwd=self.temporary.name,
+                timeout=300,
+            )
+            self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+            self.assertNotIn("[warning]", result.stderr, "the periods of its schedule are alike")
+            reports.append(result.stdout)
+        self.assertEqual(reports[0], reports[1])
+
+    def test_an_end_inside_backward_closes_its_scopes(self):
+        words = [
+            "distributed_strategy.tensor_model_parallel_size=1",
+            "distributed_strategy.sequence_parallel=false",
+            "model.activations_checkpoint_granularity=full",
+            "model.hidden_size=512",
+            "model.ffn_hidden_size=512",
+            "model.encoder_seq_length=2048",
+            "model.moe.capacity_factor=null",
+        ]
+        error = self.simulate(*words, "--set", "chip.hbm=600 MiB", code=3)
+        self.assertIn("phase backward", error)
+        self.assertNotIn("internal error", error)
+
+    def test_the_bound_counts_experts(self):
+        def bound(*words):
+            report = self.simulate(*WIDE, "--fast", *words, cache=())
+            return report["step_time_least_ps"]
+
+        self.assertLess(bound(), bound("model.moe.top_k=4"))
+        self.assertLess(bound(), bound("model.moe.num_shared_experts=2"))
+        for routing in ("balanced", "zipf:1", "hot:0=0"):
+            step = self.simulate(*WIDE, "--routing", routing)["simulated"]["step_time_ps"]
+            self.assertLessEqual(bound(), step, routing)
+
     def test_bad_input_is_named(self):
         for routing, text in (
             ("hot:8=0.2", "expected an expert from 0 to 7, got 8"),

@@ -29,6 +29,25 @@ class NxDPPModel::TaskScope {
   Scope microbatch_;
 };
 
+namespace {
+
+/// The last layer's scope ends with backward, also when an exception ends it: before those of the
+/// pass, which are around it.
+class LayersOfBackward {
+ public:
+  explicit LayersOfBackward(BackwardLayer* layer) : layer_(layer) {}
+  ~LayersOfBackward() {
+    if (layer_ != nullptr) layer_->close();
+  }
+  LayersOfBackward(const LayersOfBackward&) = delete;
+  LayersOfBackward& operator=(const LayersOfBackward&) = delete;
+
+ private:
+  BackwardLayer* layer_;
+};
+
+}  // namespace
+
 NxDPPModel::NxDPPModel(std::vector<std::unique_ptr<PipelineStage>> stages,
                        const ModuleContext& context, const PipelineOptions& options)
     : stages_(std::move(stages)),
@@ -286,11 +305,11 @@ void NxDPPModel::backward(const Task& task, const MicroBatch& micro_batch) {
   const torch::autograd::Edge root = std::move(flight.output);
   flight.value.reset();
   const auto start = std::chrono::steady_clock::now();
+  const LayersOfBackward layers(context_.backward.get());
   torch::autograd::Engine::get_default_engine().execute(
       {root}, {std::move(gradient)}, /*keep_graph=*/false, /*create_graph=*/false,
       /*accumulate_grad=*/true);
   backward_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (context_.backward) context_.backward->close();
 }
 
 double NxDPPModel::labels_of_rank(const MicroBatch& micro_batch) const {

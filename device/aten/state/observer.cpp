@@ -12,8 +12,9 @@
 namespace trellis::device {
 namespace {
 
+/// A pass begins outside of all layers, whatever backward recomputed before it.
 void note_layer_border(RankRecorder& recorder, std::string_view scope) {
-  if (scope.starts_with("layer="))
+  if (scope.starts_with("layer=") || scope.starts_with("microbatch="))
     recorder.note_sequence(static_cast<std::int64_t>(at::sequence_number::peek()));
 }
 

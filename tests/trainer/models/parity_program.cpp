@@ -117,6 +117,7 @@ const std::map<std::string, Setter>& setters() {
       {"moe_top_k_groups", of_mixture(&MoeSection::top_k_groups)},
       {"moe_num_shared_experts", of_mixture(&MoeSection::num_shared_experts)},
       {"moe_routed_scaling_factor", of_mixture(&MoeSection::routed_scaling_factor)},
+      {"moe_normalize_top_k_affinities", of_mixture(&MoeSection::normalize_top_k_affinities)},
       {"lora_rank",
        [](ModelSection& m, const c10::IValue& v) {
          m.lora = LoraSection{.rank = static_cast<int>(v.toInt()),

@@ -5,6 +5,8 @@ import unittest
 
 import torch
 import transformers
+from transformers.models.deepseek_v2 import modeling_deepseek_v2 as deepseek_v2
+from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek_v3
 from transformers_case import (
     LLAMA,
     OURS,
@@ -250,6 +252,76 @@ class SharedExpertsAndGroups(Comparison):
         difference = run(free, weights, batches)["logits"]
         difference = difference - run(self.config(), weights, batches)["logits"]
         self.assertGreater(difference.abs().max().item(), 0.1)
+
+
+class DeepSeek(Comparison):
+    """The mixtures of DeepSeek-V2 and V3, by their own modelling code, in the layers of a Llama."""
+
+    GROUPS, OF_THEM, SCALE = 4, 2, 2.5
+    SIZES = dict(
+        hidden_size=48,
+        num_attention_heads=6,
+        moe_intermediate_size=80,
+        n_routed_experts=EXPERTS,
+        num_experts_per_tok=TOP,
+        n_shared_experts=2,
+        n_group=GROUPS,
+        topk_group=OF_THEM,
+        routed_scaling_factor=SCALE,
+    )
+
+    def with_mixtures(self, make, config):
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA))
+        for layer in model.model.layers:
+            layer.mlp = make(config)
+        return randomize(model)
+
+    def v3(self):
+        config = transformers.DeepseekV3Config(**self.SIZES, norm_topk_prob=True)
+        return self.with_mixtures(deepseek_v3.DeepseekV3MoE, config)
+
+    def v2(self):
+        config = transformers.DeepseekV2Config(**self.SIZES, topk_method="greedy")
+        return self.with_mixtures(deepseek_v2.DeepseekV2Moe, config)
+
+    def config(self, **changes):
+        return dict(
+            MIXTURE,
+            moe_dropless=1,
+            moe_num_shared_experts=2,
+            moe_routed_scaling_factor=self.SCALE,
+            **changes,
+        )
+
+    def grouped(self):
+        return self.config(
+            moe_routing_algorithm="group_limited",
+            moe_num_groups=self.GROUPS,
+            moe_top_k_groups=self.OF_THEM,
+        )
+
+    weights = staticmethod(SharedExpertsAndGroups.weights)
+
+    def test_v3_forward_and_gradients(self):
+        self.check_forward(self.v3(), self.grouped(), self.weights)
+
+    def test_v3_training(self):
+        self.check_training(self.v3(), self.grouped(), self.weights)
+
+    def test_the_groups_matter(self):
+        weights, batches = self.weights(values(self.v3())), tokens()
+        free = dict(self.grouped(), moe_num_groups=1, moe_top_k_groups=1)
+        difference = run(free, weights, batches)["logits"]
+        difference = difference - run(self.grouped(), weights, batches)["logits"]
+        self.assertGreater(difference.abs().max().item(), 0.1)
+
+    def test_v2_forward_and_gradients(self):
+        config = self.config(moe_normalize_top_k_affinities=0)
+        self.check_forward(self.v2(), config, self.weights)
+
+    def test_v2_training(self):
+        config = self.config(moe_normalize_top_k_affinities=0)
+        self.check_training(self.v2(), config, self.weights)
 
 
 if __name__ == "__main__":
