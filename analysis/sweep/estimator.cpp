@@ -23,21 +23,30 @@ Estimator::Estimator(const SweepSpace& space, std::vector<SweepRow>& rows)
   mixture_ = open != rows.end() && file_.check(space.overrides(open->candidate)).config.model.moe;
 }
 
-Estimator::Need Estimator::need(const SweepRow& row) const {
+Estimator::Step Estimator::advance(SweepRow& row) {
   // Gathers of fully sharded weights depend on DP, which a short simulation has less of.
-  if (mixture_ || row.estimate_ps > 0 || row.candidate.fsdp) return Need::kNothing;
-  const auto known = known_.find(profile_layout(row.candidate, space_.space.ranks_per_node));
-  if (known == known_.end()) return Need::kAnswers;
-  const Profile& profile = profiles_[known->second];
-  if (profile.answered < profile.reports.size()) return Need::kAnswers;
-  return profile.times ? Need::kEstimate : Need::kNothing;
+  if (mixture_ || row.candidate.fsdp) return Step::kNothing;
+  const Candidate own = profile_layout(row.candidate, space_.space.ranks_per_node);
+  Bounds& before = bounds_[static_cast<std::size_t>(&row - rows_.data())];
+  while (before.size() < 2) {
+    const bool last = before.size() == 1;
+    Profile& profile = profile_of(last ? own : least_layout(own, space_.space.ranks_per_node));
+    if (profile.answered < profile.reports.size()) {
+      profile.waiting.push_back(&row);
+      return Step::kWaits;
+    }
+    before.push_back(row.bound_ps);
+    if (!profile.times) continue;
+    raise(row, *profile.times, last);
+    return Step::kRaised;
+  }
+  return Step::kNothing;
 }
 
-void Estimator::wait(SweepRow& row) {
-  const Candidate layout = profile_layout(row.candidate, space_.space.ranks_per_node);
+Estimator::Profile& Estimator::profile_of(const Candidate& layout) {
   const auto [known, is_new] = known_.emplace(layout, profiles_.size());
   if (is_new) profiles_.emplace_back().layout = layout;
-  profiles_[known->second].waiting.push_back(&row);
+  return profiles_[known->second];
 }
 
 std::vector<std::string> Estimator::overrides(const Profile& profile, int micro_batches) const {
@@ -90,27 +99,27 @@ TimedMachine& Estimator::machine_of(int nodes, const trainer::RunConfig& config)
   return *machine;
 }
 
-void Estimator::estimate(SweepRow& row) {
-  const Candidate layout = profile_layout(row.candidate, space_.space.ranks_per_node);
-  const StageProfile& times = profiles_[known_.at(layout)].times.value();
+void Estimator::raise(SweepRow& row, const StageProfile& times, bool own) {
   const trainer::RunConfig config = file_.check(space_.overrides(row.candidate)).config;
   TimedMachine& machine = machine_of(row.candidate.nodes, config);
-  row.estimate_ps =
-      estimate_step(config, times, machine.times) + machine.system.software.step_overhead().value;
-  closed_bounds_.emplace(&row - rows_.data(), row.bound_ps);
+  const std::int64_t time = (own ? estimate_step(config, times, machine.times)
+                                 : estimate_passes(config, times, machine.times)) +
+                            machine.system.software.step_overhead().value;
+  if (own) row.estimate_ps = time;
   row.bound_ps = std::max(
-      row.bound_ps,
-      static_cast<std::int64_t>(static_cast<double>(row.estimate_ps) * (1 - kEstimateRange)));
+      row.bound_ps, static_cast<std::int64_t>(static_cast<double>(time) * (1 - kEstimateRange)));
 }
 
 void Estimator::forget_needless(std::size_t top) {
   std::map<int, std::optional<std::int64_t>> limits;
   for (const int nodes : space_.space.nodes) limits[nodes] = time_to_beat(rows_, nodes, top);
-  for (const auto& [index, bound] : closed_bounds_) {
+  for (const auto& [index, before] : bounds_) {
     SweepRow& row = rows_[index];
     const auto limit = limits.at(row.candidate.nodes);
-    if (!limit || bound <= *limit) continue;
-    row.bound_ps = bound;
+    const auto enough =
+        std::ranges::find_if(before, [&](std::int64_t bound) { return limit && bound > *limit; });
+    if (enough == before.end()) continue;
+    row.bound_ps = *enough;
     row.estimate_ps = 0;
   }
 }

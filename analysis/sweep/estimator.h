@@ -17,22 +17,22 @@
 
 namespace trellis::analysis {
 
-/// Estimates open rows when a sweep comes to them: most are slower by their closed bounds than what
-/// has been simulated by then, and need none. Rows share the two short simulations of a profile.
+/// Raises the bounds of open rows when a sweep comes to them, in two steps: by the passes of the
+/// layout without recomputation, which many rows share, then by the row's own estimate. Most rows
+/// are slower by the first than what has been simulated by then, and need no more. A profile takes
+/// two short simulations.
 class Estimator {
  public:
   Estimator(const SweepSpace& space, std::vector<SweepRow>& rows);
 
-  enum class Need {
-    kNothing,  ///< the row has its estimate, or there is none: mixtures of experts, fully sharded
+  enum class Step {
+    kWaits,    ///< for a profile's simulations; answer() gives the row back
+    kRaised,   ///< bound_ps is higher, or another step follows
+    kNothing,  ///< all is done, or there are no estimates: mixtures of experts, fully sharded
                ///< weights, profiles that cannot be simulated
-    kAnswers,  ///< of its profile's simulations; the row waits for them
-    kEstimate
   };
-  [[nodiscard]] Need need(const SweepRow& row) const;
+  [[nodiscard]] Step advance(SweepRow& row);
 
-  /// The row waits for its profile. Its simulations become questions, unless they are already.
-  void wait(SweepRow& row);
   struct Question {
     std::size_t key = 0;
     StepQuestion step;
@@ -42,12 +42,8 @@ class Estimator {
   /// Rows that do not wait any longer.
   std::vector<SweepRow*> answer(const ChildProcesses::Result& result);
 
-  /// Fills estimate_ps and raises bound_ps to the estimate's lower end. REQUIRES: need() is
-  /// kEstimate.
-  void estimate(SweepRow& row);
-
-  /// Rows whose closed bounds exceed the time to beat need no estimate. Which of them have one
-  /// depends on which simulations ended first: they lose it.
+  /// Rows that an earlier bound keeps from being among the best lose what came later: whether they
+  /// have it depends on which simulations ended first.
   void forget_needless(std::size_t top);
 
  private:
@@ -58,9 +54,14 @@ class Estimator {
     std::vector<SweepRow*> waiting;
     std::optional<StageProfile> times;
   };
+  /// Bounds of a row before each of the two steps.
+  using Bounds = std::vector<std::int64_t>;
+
   [[nodiscard]] std::vector<std::string> overrides(const Profile& profile, int micro_batches) const;
+  Profile& profile_of(const Candidate& layout);
   void read(Profile& profile) const;
   TimedMachine& machine_of(int nodes, const trainer::RunConfig& config);
+  void raise(SweepRow& row, const StageProfile& times, bool own);
 
   const SweepSpace& space_;
   std::vector<SweepRow>& rows_;
@@ -69,7 +70,7 @@ class Estimator {
   std::map<Candidate, std::size_t> known_;
   std::vector<Profile> profiles_;
   std::size_t asked_ = 0;  ///< simulations that have begun: two of each profile, in this order
-  std::map<std::size_t, std::int64_t> closed_bounds_;      ///< of estimated rows, by index in rows_
+  std::map<std::size_t, Bounds> bounds_;                   ///< by index in rows_
   std::map<int, std::unique_ptr<TimedMachine>> machines_;  ///< by number of nodes
 };
 

@@ -120,13 +120,10 @@ class Simulation {
       }
       SweepRow* row = queue.next();
       if (row == nullptr) return false;
-      switch (estimator_->need(*row)) {
-        case Estimator::Need::kAnswers: estimator_->wait(*row); break;
-        case Estimator::Need::kEstimate:
-          estimator_->estimate(*row);
-          queue.add(*row);
-          break;
-        case Estimator::Need::kNothing: start(*row); return true;
+      switch (estimator_->advance(*row)) {
+        case Estimator::Step::kWaits: break;
+        case Estimator::Step::kRaised: queue.add(*row); break;
+        case Estimator::Step::kNothing: start(*row); return true;
       }
     }
   }
