@@ -93,13 +93,6 @@ void restrict_axes(SweepSpace& space, const BaseConfig& base) {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-/// One kind of machine, and its collectives.
-struct Machine {
-  sim::SystemConfig system;
-  CollectiveTimes times{system};
-  explicit Machine(sim::SystemConfig loaded) : system(std::move(loaded)) {}
-};
-
 std::string gib(std::int64_t bytes) {
   return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
 }
@@ -143,7 +136,7 @@ class RecomputeModes {
   std::map<Recompute, trainer::ModelSection> known_;
 };
 
-void judge_one(const trainer::RunCheck& check, Machine& machine, SweepRow& row) {
+void judge_one(const trainer::RunCheck& check, TimedMachine& machine, SweepRow& row) {
   const auto illegal = [&row](const std::string& reason) {
     row.status = SweepStatus::kIllegal;
     row.reason = first_line(reason);
@@ -169,7 +162,7 @@ void judge_one(const trainer::RunCheck& check, Machine& machine, SweepRow& row) 
 
 /// Rows [begin, end): one layout with each of its modes of recomputation.
 void judge_layout(const SweepSpace& space, const trainer::RunConfigFile& file,
-                  const RecomputeModes& modes, Machine& machine, std::vector<SweepRow>& rows,
+                  const RecomputeModes& modes, TimedMachine& machine, std::vector<SweepRow>& rows,
                   std::size_t begin, std::size_t end) {
   std::optional<trainer::RunCheck> first;
   for (std::size_t i = begin; i < end; ++i) {
@@ -262,9 +255,9 @@ SweepSpace open_space(const SweepRequest& request) {
 std::vector<SweepRow> judge(const SweepSpace& space, int threads) {
   const std::optional<int> lnc =
       trainer::check_run_config(space.request.config, space.request.overrides).config.trainer.lnc;
-  std::map<int, std::unique_ptr<Machine>> machines;
+  std::map<int, std::unique_ptr<TimedMachine>> machines;
   for (const int nodes : space.space.nodes)
-    machines[nodes] = std::make_unique<Machine>(machine_of(space.request, nodes, lnc));
+    machines[nodes] = std::make_unique<TimedMachine>(machine_of(space.request, nodes, lnc));
   std::vector<SweepRow> rows(space.candidates.size());
   const trainer::RunConfigFile file(space.request.config);
   const RecomputeModes modes(space, file);
