@@ -127,7 +127,7 @@ Candidate profile_layout(const Candidate& candidate, int ranks_per_node) {
 
 Candidate least_layout(const Candidate& profile, int ranks_per_node) {
   Candidate least = profile;
-  least.recompute = "none";
+  least.recompute = trainer::Recompute::kNone;
   least.zero1 = true;
   least.dp = 1;
   return profile_layout(least, ranks_per_node);
