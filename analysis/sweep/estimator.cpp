@@ -11,11 +11,6 @@
 #include "trainer/config/run_config.h"
 
 namespace trellis::analysis {
-namespace {
-
-using nlohmann::json;
-
-}  // namespace
 
 Estimator::Estimator(const SweepSpace& space, std::vector<SweepRow>& rows)
     : space_(space), rows_(rows), file_(space.request.config) {
@@ -82,7 +77,9 @@ std::vector<SweepRow*> Estimator::answer(const ChildProcesses::Result& result) {
 void Estimator::read(Profile& profile) const {
   if (std::ranges::any_of(profile.reports, &std::string::empty)) return;
   const trainer::RunConfig config = file_.check(overrides(profile, kProfileMicroBatches[0])).config;
-  const auto step = [&](std::size_t i) { return json::parse(profile.reports[i]).at("simulated"); };
+  const auto step = [&](std::size_t i) {
+    return nlohmann::json::parse(profile.reports[i]).at("simulated");
+  };
   profile.times = read_profile(step(0), step(1), owned_parameters(config, 0));
   profile.reports = {};
 }
