@@ -24,12 +24,16 @@ using Wide =
 // NaN wins in min and max, as in LibTorch: a comparison with NaN is false, so each picks NaN
 // whichever side it is on.
 template <typename A>
+bool is_nan(A a) {
+  return a != a;  // NOLINT(misc-redundant-expression)
+}
+template <typename A>
 A min_of(A a, A b) {
-  return (a != a || a < b) ? a : b;
+  return (is_nan(a) || a < b) ? a : b;
 }
 template <typename A>
 A max_of(A a, A b) {
-  return (a != a || a > b) ? a : b;
+  return (is_nan(a) || a > b) ? a : b;
 }
 
 /// A partial result travels in T: it is rounded after every member.

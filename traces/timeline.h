@@ -100,8 +100,8 @@ class Timeline {
   /// and counted.
   explicit Timeline(std::size_t max_events = 4'000'000);
 
-  Timeline(Timeline&&) = default;
-  Timeline& operator=(Timeline&&) = default;
+  Timeline(Timeline&&) noexcept = default;
+  Timeline& operator=(Timeline&&) noexcept = default;
 
   ProcessId add_process(std::string name, int sort_index);
   TrackId add_track(ProcessId process, std::string name, int sort_index);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -122,8 +123,7 @@ json time_json(const CostReport& report, const CostCase& c) {
 }  // namespace
 
 std::string money_text(double amount) {
-  return amount >= 1000 ? thousands(static_cast<std::int64_t>(amount + 0.5))
-                        : fmt::format("{:.2f}", amount);
+  return amount >= 1000 ? thousands(std::llround(amount)) : fmt::format("{:.2f}", amount);
 }
 
 std::string dominating(const RunTime& time) {

@@ -25,8 +25,10 @@ double expected_time(double work_s, double interval_s, double checkpoint_s, doub
 RunTime plan_time(const RunPlanInputs& in) {
   RunTime time;
   time.steps_s = static_cast<double>(in.steps) * in.step_s;
-  if (in.validation_every > 0)
-    time.validation_s = static_cast<double>(in.steps / in.validation_every) * in.validation_s;
+  if (in.validation_every > 0) {
+    const std::int64_t validations = in.steps / in.validation_every;
+    time.validation_s = static_cast<double>(validations) * in.validation_s;
+  }
   const double work = time.steps_s + time.validation_s;
   time.interval_s = in.interval_s;
   if (!in.node_mtbf_s) {

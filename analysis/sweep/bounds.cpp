@@ -176,9 +176,10 @@ double CollectiveTimes::busy_seconds_per_byte(CollectiveKind kind, int members, 
   double least = 0;
   for (const std::int64_t size :
        {std::int64_t{4} << 20, std::int64_t{32} << 20, std::int64_t{256} << 20}) {
-    const sim::CollectiveTiming& t = timing({kind, members, stride, size / members * members});
-    const double each = static_cast<double>(t.time.value) * 1e-12 * t.bound_share /
-                        static_cast<double>(size / members * members);
+    const std::int64_t bytes = size / members * members;
+    const sim::CollectiveTiming& t = timing({kind, members, stride, bytes});
+    const double each =
+        static_cast<double>(t.time.value) * 1e-12 * t.bound_share / static_cast<double>(bytes);
     least = least == 0 ? each : std::min(least, each);
   }
   return least;

@@ -33,8 +33,8 @@ void apply_all(const std::vector<json>& results, const std::string& where,
     const auto row =
         std::lower_bound(rows.begin(), rows.end(), result.at("index").get<std::size_t>(),
                          [](const SweepRow& r, std::size_t index) { return r.index < index; });
-    if (row == rows.end() || row->index != result.at("index") ||
-        to_string(row->candidate) != result.at("layout")) {
+    if (row == rows.end() || row->index != result.at("index").get<std::size_t>() ||
+        to_string(row->candidate) != result.at("layout").get<std::string>()) {
       throw ConfigError(fmt::format(
           "{}: candidate {} ({}) is not one of this sweep: remove the journal", where,
           result.at("index").dump(), terminal_line(result.at("layout").get<std::string>())));

@@ -47,7 +47,8 @@ void search_notes(const char* notes, std::size_t size, NoteSearch& search) {
     const std::size_t text = at + sizeof *note + padded(note->n_namesz);
     if (text + note->n_descsz > size) return;
     if (note->n_type == NT_GNU_BUILD_ID &&
-        std::string_view(notes + at + sizeof *note, note->n_namesz) == std::string_view("GNU", 4)) {
+        std::string_view(notes + at + sizeof *note, note->n_namesz) ==
+            std::string_view("GNU\0", 4)) {
       for (std::size_t i = 0; i < note->n_descsz; ++i)
         search.id += fmt::format("{:02x}", static_cast<unsigned char>(notes[text + i]));
       return;

@@ -59,14 +59,15 @@ class Drawing {
   [[nodiscard]] Place header_place(int node) const {
     const double width = columns_ * kColumn + 90;
     const double height = rows_ * kRow + kHeader + 150;
-    return {node % per_line_ * width + (columns_ - 1) * kColumn * 0.5,
-            -(node / per_line_) * height};
+    const int line = node / per_line_;
+    return {node % per_line_ * width + (columns_ - 1) * kColumn * 0.5, -line * height};
   }
   [[nodiscard]] Place chip_place(int chip) const {
     const Place top = header_place(topology_.node_of_chip(chip));
     const int local = topology_.chip_index(chip);
+    const int row = local / columns_;
     return {top.x + (local % columns_ - (columns_ - 1) * 0.5) * kColumn,
-            top.y - kHeader - local / columns_ * kRow};
+            top.y - kHeader - row * kRow};
   }
 
   void put(const std::string& id, const std::string& label, Place at,

@@ -387,7 +387,7 @@ class Run {
     const Error error(failed.code(), "rank " + std::to_string(rank.rank()) + ": " + failed.what());
     last_resort_.arm(error);
     logs_->write(rank.rank(), LogLevel::kError, error.what());
-    throw error;
+    throw Error(error);
   }
 
   /// Null: no routers, or routers without data.

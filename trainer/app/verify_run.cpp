@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <iostream>
 
 #include <fmt/format.h>
@@ -124,7 +125,7 @@ void print_summary(const VerifyRequest& request, const VerifyResult& result, dou
   const int illegal = static_cast<int>(result.layouts.size()) - result.num_run();
   std::cout << result.num_run() << " runs on " << request.ranks << " " << request.device
             << " ranks against one CPU rank, " << request.steps << " steps each, in "
-            << static_cast<int>(seconds + 0.5) << " s: " << result.num_run() - result.num_failed()
+            << std::lround(seconds) << " s: " << result.num_run() - result.num_failed()
             << " equal, " << result.num_failed() << " differ; " << illegal
             << " layouts are not legal for this configuration\n"
             << "vocabulary " << result.vocab_size << " rows in every layout\n";

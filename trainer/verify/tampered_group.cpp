@@ -102,7 +102,7 @@ class TamperedGroup final : public c10d::ProcessGroup {
   WorkPtr scaled(WorkPtr work, const std::vector<at::Tensor>& results) const {
     if (!tampering_.scales_sum) return work;
     return c10::make_intrusive<ThenWork>(std::move(work), [scale = tampering_.scales_sum, results] {
-      for (at::Tensor result : results) result.mul_(scale(result));
+      for (const at::Tensor& result : results) result.mul_(scale(result));
     });
   }
   void keep_own_part(const at::Tensor& output, const at::Tensor& input) const {

@@ -77,10 +77,9 @@ double product_seconds(const GemmShape& s, const GemmPlan& p, const sim::CoreCon
                         width;
   const std::int64_t rows =
       p.rows_stay ? p.block : p.panel;  // a part of a tile of rows costs as much as a whole one
-  const double row_tiles =
-      static_cast<double>(s.m / rows * ceil_div(rows, kP) + ceil_div(s.m % rows, kP));
-  return row_tiles * static_cast<double>(ceil_div(s.k, kP)) * moving * s.passes /
-         core.tensor.clock.value;
+  const std::int64_t row_tiles = s.m / rows * ceil_div(rows, kP) + ceil_div(s.m % rows, kP);
+  return static_cast<double>(row_tiles) * static_cast<double>(ceil_div(s.k, kP)) * moving *
+         s.passes / core.tensor.clock.value;
 }
 
 /// Share of a panel's products whose sums PSUM holds while its operands arrive piece by piece.

@@ -50,7 +50,7 @@ void add_pieces(const AdapterSlice& slice, std::vector<Piece>& pieces) {
 
 std::string last_name(const std::string& path) { return path.substr(path.rfind('.') + 1); }
 
-std::string module_of(const std::string& key) { return key.substr(0, key.rfind('.')); }
+std::string owner_of(const std::string& key) { return key.substr(0, key.rfind('.')); }
 
 /// Names that end the paths of adapted modules; whole paths where another module has such an end.
 json target_modules(const TensorSource& source, const std::vector<AdapterSlice>& slices) {
@@ -60,7 +60,7 @@ json target_modules(const TensorSource& source, const std::vector<AdapterSlice>&
     ends.insert(last_name(slice.module));
   }
   for (const TensorEntry& entry : source.tensors()) {
-    const std::string module = module_of(entry.key);
+    const std::string module = owner_of(entry.key);
     if (!parse_state_key(entry.key).state.empty() || is_adapter_key(entry.key)) continue;
     if (ends.contains(last_name(module)) && !adapted.contains(module)) return adapted;
   }
@@ -71,8 +71,8 @@ json target_modules(const TensorSource& source, const std::vector<AdapterSlice>&
 json modules_to_save(const TensorSource& source, const trainer::LoraSection& lora) {
   std::set<std::string> modules;
   for (const TensorEntry& entry : source.tensors()) {
-    if (parse_state_key(entry.key).state.empty() && lora.saves_module(module_of(entry.key)))
-      modules.insert(module_of(entry.key));
+    if (parse_state_key(entry.key).state.empty() && lora.saves_module(owner_of(entry.key)))
+      modules.insert(owner_of(entry.key));
   }
   return modules.empty() ? json() : json(modules);
 }
@@ -139,7 +139,7 @@ PeftFolder write_peft_folder(const TensorSource& source, const trainer::LoraSect
   }
   for (const TensorEntry& entry : source.tensors()) {
     if (parse_state_key(entry.key).state.empty() && !is_adapter_key(entry.key) &&
-        lora.saves_module(module_of(entry.key)))
+        lora.saves_module(owner_of(entry.key)))
       pieces.push_back({kPrefix + entry.key, entry, whole(entry.shape)});
   }
   for (const char* file : {trainer::kAdapterConfigFile, kAdapterWeightsFile}) {

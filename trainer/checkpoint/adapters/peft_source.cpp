@@ -12,7 +12,7 @@
 namespace trellis::checkpoint::adapters {
 namespace {
 
-constexpr std::string_view kPrefix = "base_model.model.";
+constexpr std::string_view kModelPrefix = "base_model.model.";
 constexpr std::string_view kEmbeddingA = ".lora_embedding_A", kEmbeddingB = ".lora_embedding_B";
 
 /// `from` [columns, rows] as [rows, columns].
@@ -37,11 +37,11 @@ PeftSource::PeftSource(const Place& place)
 
 void PeftSource::add(const SafetensorsEntry& entry) {
   const std::string where = address() + ": " + terminal_line(entry.name);
-  if (!entry.name.starts_with(kPrefix))
-    throw ConfigError(where + ": expected a name that begins with " + std::string(kPrefix));
+  if (!entry.name.starts_with(kModelPrefix))
+    throw ConfigError(where + ": expected a name that begins with " + std::string(kModelPrefix));
   if (entry.name.find(".lora_magnitude_vector") != std::string::npos)
     throw ConfigError(where + ": weight-decomposed adapters (DoRA) are not supported");
-  std::string key = entry.name.substr(kPrefix.size());
+  std::string key = entry.name.substr(kModelPrefix.size());
   // PEFT saves the whole embedding next to its adapter; training changes the adapter alone.
   if (key.find(".base_layer.") != std::string::npos) return;
   bool transposed = false;

@@ -143,7 +143,7 @@ Manifest Manifest::from_json(const std::string& text, const std::string& where) 
   try {
     const json document = json::parse(text);
     const json& content = document.at("content");
-    if (hash_of(content.dump()) != document.at("xxh3_128"))
+    if (hash_of(content.dump()) != document.at("xxh3_128").get<std::string>())
       refuse(where, "its content is not what was saved");
     return manifest_from(content, where);
   } catch (const json::exception& error) {
