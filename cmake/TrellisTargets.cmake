@@ -147,6 +147,9 @@ endfunction()
 
 # The test, or its shards, of a program.
 function(trellis_add_test name shards timeout labels)
+  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # several times slower
+    math(EXPR timeout "${timeout} * 5")
+  endif()
   foreach(shard RANGE 1 ${shards})
     set(test ${name})
     if(shards GREATER 1)
@@ -163,9 +166,6 @@ function(trellis_test unit)
   cmake_parse_arguments(ARG "TORCH;SEPARATE" "TIMEOUT;SHARDS" "DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
-  endif()
-  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # several times slower
-    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
   endif()
   string(REPLACE "/" "_" target ${unit})
   if(ARG_TORCH)

@@ -27,7 +27,7 @@ constexpr std::chrono::milliseconds kStackPatience{200};
 /// Where a signal handler writes: it can be given nothing, so this belongs to the process.
 struct Answer {
   std::array<void*, kMostFrames> frames{};
-  int count = 0;
+  std::atomic<int> count{0};  ///< written last: whoever reads it sees `frames`
   sem_t written;
   std::atomic<bool> wanted{false};  ///< false: whoever asked has given up
 };
@@ -44,7 +44,7 @@ void write_down(int) {
   const int saved = errno;
   Answer& here = answer();
   if (here.wanted.exchange(false)) {
-    here.count = backtrace(here.frames.data(), kMostFrames);
+    here.count.store(backtrace(here.frames.data(), kMostFrames), std::memory_order_release);
     sem_post(&here.written);
   }
   errno = saved;
@@ -96,7 +96,8 @@ std::vector<std::string> native_stack(pid_t thread) {
                         (!here.wanted.exchange(false) && take_within(here.written, kStackPatience));
   if (answered) {
     constexpr int kHandler = 2;  // the handler and the signal's own frame
-    for (int i = kHandler; i < here.count; ++i) {
+    const int count = here.count.load(std::memory_order_acquire);
+    for (int i = kHandler; i < count; ++i) {
       lines.push_back(describe(here.frames[static_cast<std::size_t>(i)]));
     }
   }

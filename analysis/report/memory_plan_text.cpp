@@ -178,9 +178,8 @@ std::string phases_text(const json& plan) {
       std::string label = first ? fmt::format("{} ×{}{}", bytes(rank, "rank"), each.count,
                                               rank.at("fits").get<bool>() ? "" : " does not fit")
                                 : "";
-      std::vector<std::string> cells{std::move(label), phase.at("phase") == ""
-                                                           ? "between phases"
-                                                           : phase.at("phase").get<std::string>()};
+      const std::string name = phase.at("phase").get<std::string>();
+      std::vector<std::string> cells{std::move(label), name.empty() ? "between phases" : name};
       for (const char* category : kCategories)
         cells.push_back(mib(bytes(phase.at("at_peak"), std::string(category) + "_bytes")));
       cells.push_back(mib(bytes(phase, "peak_bytes")));
