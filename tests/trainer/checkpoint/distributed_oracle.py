@@ -22,13 +22,18 @@ def main(folder):
 
         state = {
             "grid": ShardedTensor.from_rank_offsets("grid", torch.zeros(8, 16), (0, 0, 1)),
-            "layer": ShardedTensor.from_rank_offsets(
-                "layers.b", torch.zeros(4), (0, 1, 2), prepend_axis_num=1
-            ),
+            "layers": [
+                ShardedTensor.from_rank_offsets(
+                    "layers.b", torch.zeros(4), (0, layer, 2), prepend_axis_num=1
+                )
+                for layer in range(2)
+            ],
             "gate": ShardedTensor.from_rank_offsets("gate", torch.zeros(6, 2), (0, 0, 1)),
             "rng": ShardedObject("rng", None, (2,), (1,)),
+            "rng0": ShardedObject("rng", None, (2,), (0,)),
         }
-        got = dist_checkpointing.load(state, folder, validate_access_integrity=False)
+        got = dist_checkpointing.load(state, folder)
+    got["layer"] = got["layers"][1]
     for name in ("grid", "layer", "gate"):
         print(name, " ".join(map(str, got[name].flatten().tolist())), sep="\t")
     print("rng", got["rng"]["seed"], sep="\t")

@@ -153,7 +153,7 @@ void DistCheckpoint::write(int rank) {
   }
   for (const ObjectShard& object : own.objects) {
     if (is_main_replica(object.what.replica_id))
-      own.written_objects[object.what.unique_key()] = file.add_object(object.data);
+      own.written_objects[object.what.unique_key()] = file.add_object(Value::list({object.data}));
   }
   file.close();
 }
@@ -233,14 +233,18 @@ at::Tensor DistCheckpoint::read(std::size_t item) const {
 }
 
 void DistCheckpoint::read_objects(StateDict& state, const LoadStrictness& mode) const {
-  for_each(state, {[](Shard&) {},
-                   [&](ObjectShard& object) {
-                     const std::string key = object.what.unique_key();
-                     const bool raises =
-                         !mode.is_checked || mode.unexpected == LoadStrictness::Action::kRaise;
-                     if (raises || reader_->metadata().objects.contains(key))
-                       object.data = reader_->open_object(key)->root();
-                   }});
+  const auto read = [&](ObjectShard& object) {
+    const std::string key = object.what.unique_key();
+    const bool raises = !mode.is_checked || mode.unexpected == LoadStrictness::Action::kRaise;
+    if (!raises && !reader_->metadata().objects.contains(key)) return;
+    const auto file = reader_->open_object(key);
+    const Value::List& items = file->root().items();  // a list of it is Megatron-core's form
+    if (items.size() != 1)
+      throw ConfigError(file->name() + ": expected a list of one value, got " +
+                        std::to_string(items.size()));
+    object.data = items.front();
+  };
+  for_each(state, {[](Shard&) {}, read});
 }
 
 void DistCheckpoint::set_common(StateDict& state) const {
