@@ -243,7 +243,9 @@ class Zero1Dcp(Case):
                             compared += 1
                         self.assertEqual(states["step"], 2)
                 if pp == tp == 0:
-                    self.assertEqual(whole["shape_info"], files[0]["shape_info"])
+                    # torch's planner makes texts of the keys of dicts.
+                    shapes = {int(number): size for number, size in whole["shape_info"].items()}
+                    self.assertEqual(shapes, files[0]["shape_info"])
                     self.assertEqual(whole["param_groups"], files[0]["param_groups"])
         keys = sum(len(states) - 1 for states in whole["base_state"].values())
         self.assertEqual(compared, keys)

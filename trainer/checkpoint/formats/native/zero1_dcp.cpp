@@ -104,7 +104,8 @@ void add_objects(const LiveState& live, const trainer::NeuronZero1Optimizer& opt
   }
 }
 
-/// The keys of dicts and places in lists on the way to a value; names of parameters have dots, too.
+/// The keys of dicts, as texts, and places in lists on the way to a value; names of parameters have
+/// dots, too.
 Value path_of(const std::string& key) {
   const std::string_view text = key;
   const std::size_t first = text.find('.'), last = text.rfind('.');
@@ -115,7 +116,6 @@ Value path_of(const std::string& key) {
     return Value(value);
   };
   const std::string_view middle = last > first ? text.substr(first + 1, last - first - 1) : "";
-  if (folder == "shape_info") return Value::tuple({folder, number(rest)});
   if (folder == "param_groups")
     return Value::tuple({folder, number(middle), text.substr(last + 1)});
   if (folder == kBaseState) return Value::tuple({folder, middle, text.substr(last + 1)});
