@@ -56,7 +56,8 @@ class Entries {
   [[nodiscard]] std::int64_t columns() const { return index_.columns; }
   [[nodiscard]] bool is_list() const { return is_list_; }
   [[nodiscard]] std::vector<Span> all() const {
-    return spans(index_.rows, std::max<std::int64_t>(kMostPerPartition / columns(), 1));
+    if (columns() == 0) return {};
+    return spans(index_.rows, kMostPerPartition / columns());
   }
 
   [[nodiscard]] Ref tile(Phase& phase, DType dtype, const Span& s) const {
@@ -293,7 +294,7 @@ void lower_scatter(Lowering& lowering, const Node& node, std::uint32_t index) {
   const auto before = grid_along(self, dim_of(node));
   const Grid& table = entries->table();
   const bool compared = !entries->is_list() && table.columns <= kWidestCompared &&
-                        entries->columns() <= kMostCompared;
+                        entries->columns() <= kMostCompared && entries->index().view.elements() > 0;
   const bool all_rows = compared && before && entries->index().rows == table.rows;
   if (self.buffer != out.buffer && !all_rows) copy_view(lowering, kernel, out, self);
   if (!compared) return replace_elements(lowering, kernel, *entries, source);

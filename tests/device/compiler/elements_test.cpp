@@ -183,6 +183,19 @@ TEST(Elements, ScatterIntoAList) {
   g.expect(y, [&](std::int64_t i) { return want[at(i)]; }, 0);
 }
 
+TEST(Elements, NothingAtAll) {
+  GraphFixture g;
+  const auto x = g.input({4, 8}), none = g.input({4, 0}, kInt), y = g.output({4, 8}),
+             z = g.output({4, 0}), sums = g.output({4, 0}, kInt);
+  g.node("scatter.value", {x, none}, {y}, "dim=1 value=1");
+  g.node("gather", {x, none}, {z}, "dim=1");
+  g.node("cumsum", {none}, {sums}, "dim=1");
+  const Values numbers = g.random(x);
+  g.run();
+  EXPECT_TRUE(g.compiled().estimated.empty());
+  g.expect(y, [&](std::int64_t i) { return numbers[at(i)]; });
+}
+
 TEST(Elements, ScatterThatReducesIsEstimated) {
   GraphFixture g;
   const auto x = g.input({4, 8}), index = g.input({4, 2}, kInt), source = g.input({4, 2}),
