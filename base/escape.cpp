@@ -62,7 +62,13 @@ std::string escape_of(const Character& character, char byte) {
                                             : "\\u" + hex(character.code, 4);
 }
 
+/// Nothing of it is ever escaped.
+bool is_plain(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= ' ' && c < 0x7F; });
+}
+
 std::string escaped(std::string_view text, std::string_view kept) {
+  if (is_plain(text)) return std::string(text);
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {

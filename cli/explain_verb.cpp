@@ -82,9 +82,8 @@ analysis::Explanation explain(const ExplainOptions& options) {
   const analysis::StepPlace place =
       analysis::step_place(config, step.instance, step.nodes, step.hardware);
   explanation.validity = analysis::judge_validity(analysis::read_validated_record(), place);
-  const analysis::StepTraits traits = analysis::step_traits(config, step.instance, step.nodes);
-  explanation.neighbours = analysis::nearest_rows(traits, options.rows);
-  explanation.parts = analysis::part_accuracies(traits.generation);
+  explanation.neighbours = analysis::nearest_rows(place, options.rows);
+  explanation.parts = analysis::part_accuracies(analysis::generation_of(step.instance));
   const std::size_t jobs = options.jobs > 0 ? static_cast<std::size_t>(options.jobs)
                                             : std::max(1U, std::thread::hardware_concurrency());
   explanation.sensitivity = analysis::measure_sensitivity(

@@ -2,14 +2,18 @@
 
 #include "base/error.h"
 #include "sim/config/system_config.h"
+#include "trainer/config/run_config_file.h"
 
 namespace trellis::cli {
 
 Machine machine_of(const trainer::RunConfig& config, const Machine& asked) {
   Machine machine{asked.instance, asked.nodes > 0 ? asked.nodes : config.trainer.num_nodes};
   if (!machine.instance.empty()) return machine;
-  machine.instance = config.machine.instance.empty() ? std::string(trainer::kDefaultInstance)
-                                                     : config.machine.instance;
+  if (config.machine.instance.empty()) {
+    machine.instance = trainer::kDefaultInstance;
+    return machine;
+  }
+  machine.instance = config.machine.instance;
   try {
     (void)sim::load_system(machine.instance);  // says which there are
   } catch (const ConfigError& error) {
@@ -20,7 +24,7 @@ Machine machine_of(const trainer::RunConfig& config, const Machine& asked) {
 
 Machine machine_of(const std::string& config_file, const std::vector<std::string>& overrides,
                    const Machine& asked) {
-  const trainer::RunCheck check = trainer::check_run_config(config_file, overrides);
+  const trainer::RunCheck check = trainer::RunConfigFile(config_file).check(overrides);
   return machine_of(check.problems.empty() ? check.config : trainer::RunConfig{}, asked);
 }
 

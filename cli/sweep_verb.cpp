@@ -170,8 +170,9 @@ void run_options(CLI::App& verb, SweepOptions& options) {
   verb.add_flag("--all", options.all, "simulate every candidate that is legal and may fit");
   verb.add_flag(
       "--fast", options.request.fast,
-      "estimate every layout from short simulations of one layer, within 5 % where links are not "
-      "contended, and simulate only those that may be among the best by that");
+      "estimate the layouts that their bounds leave from short simulations of one layer, within "
+      "5 % where links are not contended, and simulate only those that may be among the best by "
+      "that");
   verb.add_option("--jobs", options.run.jobs,
                   "simulations at the same time; 0: one per host core. Results do not depend on it")
       ->capture_default_str()

@@ -120,6 +120,7 @@ void Rendezvous::throw_hang(int rank, const Transfer& transfer, Clock::time_poin
       "communications in the same order";
   if (!none_left) text += ", or give slow ranks a longer timeout";
   world_is_over(text, ExitCode::kHang);  // whoever is to tell of it may wait for a lock of Python's
+  cancelled_ = true;  // others that wait as long must not report this hang without this rank
   throw Error(ExitCode::kHang, text);
 }
 

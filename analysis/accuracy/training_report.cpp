@@ -11,6 +11,7 @@
 #include "analysis/accuracy/score.h"
 #include "trainer/config/run_config.h"
 #include "analysis/report/step_place.h"
+#include "analysis/report/validity.h"
 
 namespace trellis::analysis {
 namespace {
@@ -161,6 +162,41 @@ nlohmann::json left_out_json(const std::vector<Entry>& entries) {
   return {{"median", s.median}, {"p90", s.p90}, {"worst", s.worst}, {"rows", rows}};
 }
 
+/// Predictions are those with the number fitted to steps found without the step's family.
+ValidatedRecord record_of(const std::vector<Entry>& entries) {
+  if (entries.empty()) return {};
+  const std::vector<double> errors = leave_one_family_out(fit_rows(entries));
+  std::vector<ComparedStep> steps;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const TrainingRun& run = *entries[i].run;
+    const trainer::RunConfig config =
+        trainer::load_run_config(run.config.string(), run.overrides, run.row.instance);
+    const double published = run.row.time_us * 1e-6;
+    steps.push_back({run.row.id, run.family, run.row.size,
+                     step_place(config, run.row.instance, run.nodes), published,
+                     published * (1 + errors[i])});
+  }
+  return make_validated_record(std::move(steps));
+}
+
+std::string ranges_text(const std::vector<Entry>& entries) {
+  const CrossValidation ranges = cross_validate(record_of(entries));
+  return fmt::format(
+      "Ranges of steps whose families the record does not have: {} of {} hold; of those called "
+      "validated {} of {}, with a median width of ±{:.1f}%\n",
+      ranges.within, ranges.steps, ranges.validated_within, ranges.validated,
+      100 * (ranges.median_factor - 1));
+}
+
+nlohmann::json ranges_json(const std::vector<Entry>& entries) {
+  const CrossValidation ranges = cross_validate(record_of(entries));
+  return {{"steps", ranges.steps},
+          {"within", ranges.within},
+          {"validated", ranges.validated},
+          {"validated_within", ranges.validated_within},
+          {"median_factor", ranges.median_factor}};
+}
+
 nlohmann::json to_json(const Entry& entry) {
   const PublishedRow& row = entry.run->row;
   nlohmann::json measured = nlohmann::json::object();
@@ -215,7 +251,8 @@ std::string training_text(const std::vector<TrainingRun>& runs,
   if (!parts.judged.empty()) {
     text += head + lines_of(parts.judged, width) + "\n" +
             summaries_text(scored(parts.judged), width) + trend_text(parts.judged) +
-            left_out_text(parts.judged) + best_software_text(parts.judged);
+            left_out_text(parts.judged) + ranges_text(parts.judged) +
+            best_software_text(parts.judged);
     text += telemetry_text(parts.judged);
   }
   if (!parts.excluded.empty())
@@ -245,28 +282,25 @@ nlohmann::json training_json(const std::vector<TrainingRun>& runs,
           {"trend", trend_of},
           {"trend_by_chance", chance(parts.judged.size())},
           {"leave_one_family_out", left_out_json(parts.judged)},
+          {"cross_validation", ranges_json(parts.judged)},
           {"excluded", to_json(parts.excluded)},
           {"failed", to_json(parts.failed)}};
 }
 
 ValidatedRecord validated_record(const std::vector<TrainingRun>& runs,
                                  const std::vector<Prediction>& predictions) {
-  std::vector<ComparedStep> steps;
+  std::vector<Entry> entries;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const PublishedRow& row = runs[i].row;
-    if (row.use == RowUse::kExcluded) continue;
+    if (runs[i].row.use == RowUse::kExcluded) continue;
     if (!predictions[i].error.empty())
       throw ConfigError(fmt::format(
-          "--write-validated: {} has no prediction, so that the record would miss it: {}", row.id,
-          predictions[i].error));
-    const trainer::RunConfig config =
-        trainer::load_run_config(runs[i].config.string(), runs[i].overrides, row.instance);
-    steps.push_back({step_place(config, row.instance, runs[i].nodes), row.size, row.time_us * 1e-6,
-                     predictions[i].simulated.seconds});
+          "--write-validated: {} has no prediction, so that the record would miss it: {}",
+          runs[i].row.id, predictions[i].error));
+    entries.push_back({&runs[i], &predictions[i]});
   }
-  if (steps.empty())
+  if (entries.empty())
     throw ConfigError("--write-validated: no row judges: expected rows of use fit or test");
-  return make_validated_record(steps);
+  return record_of(entries);
 }
 
 int exit_code_of(const std::vector<Prediction>& predictions) {

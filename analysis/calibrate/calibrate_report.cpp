@@ -94,10 +94,11 @@ ValidatedRecord record_of(const CalibrateResult& result, RowUse use) {
     const TrainingRun& run = result.runs[i];
     const trainer::RunConfig config =
         trainer::load_run_config(run.config.string(), run.overrides, run.row.instance);
-    steps.push_back({step_place(config, run.row.instance, run.nodes), run.row.size, measured(run),
+    steps.push_back({run.row.id, run.family, run.row.size,
+                     step_place(config, run.row.instance, run.nodes), measured(run),
                      result.predictions[i].parts.seconds(result.fit.factors)});
   }
-  return make_validated_record(steps);
+  return make_validated_record(std::move(steps));
 }
 
 }  // namespace

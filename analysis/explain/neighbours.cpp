@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "analysis/report/validity.h"
+#include "analysis/report/step_place.h"
 #include "base/error.h"
 #include "base/input_file.h"
 
@@ -16,12 +16,6 @@ namespace {
 using nlohmann::json;
 
 constexpr double kEachRelease = 0.1;
-
-/// "trn2.48xlarge" → "trn2"; of trn2u too: one chip.
-std::string generation_of(const std::string& instance) {
-  const std::string family = instance.substr(0, instance.find('.'));
-  return family.substr(0, 4);
-}
 
 /// Of "2.28.0" the 28; none: no release of Neuron.
 std::optional<int> minor_of(const std::string& release) {
@@ -85,51 +79,7 @@ std::vector<double> errors_of(const json& predictions, const std::string& subjec
 
 }  // namespace
 
-StepTraits step_traits(const trainer::RunConfig& config, const std::string& instance, int nodes) {
-  StepTraits traits;
-  traits.instance = instance;
-  traits.generation = generation_of(instance);
-  traits.software = config.software;
-  traits.parameters = config.num_parameters();
-  traits.sequence_length = config.model.encoder_seq_length;
-  traits.nodes = nodes;
-  traits.tp = config.tp();
-  traits.pp = config.pp();
-  traits.cp = config.cp();
-  traits.dp = config.dp();
-  traits.experts = config.model.moe.has_value();
-  traits.lora = config.model.lora.has_value();
-  return traits;
-}
-
-TraitDistance trait_distance(const StepTraits& a, const StepTraits& b) {
-  TraitDistance distance;
-  const auto add = [&](const std::string& what, double much) {
-    if (much > 0) distance.parts.emplace_back(what, much);
-    distance.total += much;
-  };
-  const auto doublings = [](std::int64_t x, std::int64_t y) {
-    return std::abs(std::log2(static_cast<double>(std::max<std::int64_t>(1, x))) -
-                    std::log2(static_cast<double>(std::max<std::int64_t>(1, y))));
-  };
-  add("parameters", doublings(a.parameters, b.parameters));
-  add("sequence length", doublings(a.sequence_length, b.sequence_length));
-  add("nodes", doublings(a.nodes, b.nodes));
-  add("TP", doublings(a.tp, b.tp));
-  add("PP", doublings(a.pp, b.pp));
-  add("CP", doublings(a.cp, b.cp));
-  add("DP", doublings(a.dp, b.dp));
-  add("software", a.software == b.software ? 0 : 1);
-  add("generation", a.generation == b.generation ? 0 : 1);
-  add("instance", a.generation == b.generation && a.instance != b.instance ? 1 : 0);
-  add("experts", a.experts == b.experts ? 0 : 1);
-  add("LoRA", a.lora == b.lora ? 0 : 1);
-  std::stable_sort(distance.parts.begin(), distance.parts.end(),
-                   [](const auto& x, const auto& y) { return x.second > y.second; });
-  return distance;
-}
-
-std::vector<Neighbour> nearest_rows(const StepTraits& run, std::size_t most) {
+std::vector<Neighbour> nearest_rows(const StepPlace& run, std::size_t most) {
   const json predictions = read_predictions();
   std::vector<Neighbour> rows;
   int newest = 0;
@@ -143,8 +93,8 @@ std::vector<Neighbour> nearest_rows(const StepTraits& run, std::size_t most) {
     row.source = published.row.source;
     row.release = release_of(published.row);
     newest = std::max(newest, minor_of(row.release).value_or(0));
-    row.traits = step_traits(check.config, published.row.instance, published.nodes);
-    row.distance = trait_distance(run, row.traits);
+    row.place = step_place(check.config, published.row.instance, published.nodes);
+    row.distance = distance_between(run, row.place);
     row.published_s = published.row.time_us * 1e-6;
     add_prediction(predictions, published, row);
     rows.push_back(std::move(row));

@@ -6,33 +6,15 @@
 #include <vector>
 
 #include "analysis/accuracy/training_run.h"
-#include "trainer/config/run_config.h"
+#include "analysis/report/validated_record.h"
 
 namespace trellis::analysis {
-
-/// What of a run decides how much a published step says about it.
-struct StepTraits {
-  std::string instance, generation, software;
-  std::int64_t parameters = 1, sequence_length = 1, nodes = 1, tp = 1, pp = 1, cp = 1, dp = 1;
-  bool experts = false, lora = false;
-};
-[[nodiscard]] StepTraits step_traits(const trainer::RunConfig& config, const std::string& instance,
-                                     int nodes);
-
-/// How far two runs are from each other: one for each doubling of parameters, sequence length,
-/// nodes, TP, PP, CP and DP, and one for each of: other software, another generation, another
-/// instance of the same generation, experts, LoRA.
-struct TraitDistance {
-  double total = 0;
-  std::vector<std::pair<std::string, double>> parts;  ///< what differs, largest first
-};
-[[nodiscard]] TraitDistance trait_distance(const StepTraits& a, const StepTraits& b);
 
 /// A published step, with how far off its recorded prediction is.
 struct Neighbour {
   std::string id, source, release;  ///< release: of Neuron, "" where none is published
-  StepTraits traits;
-  TraitDistance distance;  ///< with a tenth for each release that the row is older than the newest
+  StepPlace place;
+  StepDistance distance;  ///< with a tenth for each release that the row is older than the newest
   double published_s = 0;
   std::optional<double> predicted_s;  ///< none: the record has no prediction of it
   /// Seconds of a micro-batch in which cores execute, and wait: published, predicted.
@@ -41,7 +23,7 @@ struct Neighbour {
 
 /// The `most` nearest of the judged rows of benchmarks/published/training.yaml, nearest first, with
 /// the predictions of predicted.json next to it. Throws ConfigError of those files.
-[[nodiscard]] std::vector<Neighbour> nearest_rows(const StepTraits& run, std::size_t most);
+[[nodiscard]] std::vector<Neighbour> nearest_rows(const StepPlace& run, std::size_t most);
 
 /// Published rows that judge one part of a step, as predicted.json has them.
 struct PartAccuracy {

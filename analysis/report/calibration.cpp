@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kSchema = "trellis.calibration/1";
+constexpr const char* kSchema = "trellis.calibration/2";
 
 double read_factor(const YamlMap& map, const char* key) {
   const auto factor = map.required<double>(key);
@@ -50,7 +50,7 @@ std::string to_yaml(const Calibration& calibration) {
              kSchema, calibration.source, calibration.fitted_rows, calibration.held_out_rows,
              calibration.communication_fitted, calibration.factors.compute,
              calibration.factors.communication) +
-         groups_yaml(calibration.record);
+         steps_yaml(calibration.record);
 }
 
 Calibration read_calibration(const std::filesystem::path& file) {
@@ -70,7 +70,7 @@ Calibration read_calibration(const std::filesystem::path& file) {
   const YamlMap factors = root.map("factors");
   calibration.factors = {read_factor(factors, "compute"), read_factor(factors, "communication")};
   factors.reject_unknown();
-  calibration.record = read_groups(root);
+  calibration.record = read_steps(root);
   root.reject_unknown();
   document.problems().throw_if_any();
   return calibration;

@@ -8,7 +8,7 @@
 #include "analysis/report/step_view.h"
 #include "analysis/report/validity.h"
 
-/// A user's own measurements, as two factors on a simulated step (schema trellis.calibration/1,
+/// A user's own measurements, as two factors on a simulated step (schema trellis.calibration/2,
 /// written by `trellis calibrate`).
 namespace trellis::analysis {
 

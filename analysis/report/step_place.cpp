@@ -1,16 +1,21 @@
 #include "analysis/report/step_place.h"
 
+#include <algorithm>
+
 namespace trellis::analysis {
 
 StepPlace step_place(const trainer::RunConfig& config, const std::string& instance, int nodes,
                      const std::vector<std::string>& hardware) {
   StepPlace place;
   place.instance = instance;
+  place.software = config.software;
   place.parameters = config.num_parameters();
   place.sequence_length = config.model.encoder_seq_length;
   place.nodes = nodes;
   place.tp = config.tp();
   place.pp = config.pp();
+  place.cp = config.cp();
+  place.dp = std::max(1, config.dp());
   place.experts = config.model.moe ? config.model.moe->num_experts : 0;
   place.lora = config.model.lora ? 1 : 0;
   if (config.distributed_strategy.fsdp) place.unlike.emplace_back("fully sharded weights");

@@ -43,9 +43,9 @@ class KeptRun {
 };
 
 /// Represents everything that decides what a run says and writes: the resolved configuration
-/// without the place of the run, every number of the machine, the options, the code, the record
-/// that ranges come from, and the environment's variables of Neuron and Trellis. None: the sources
-/// are wrong or incomplete, which the run itself will say.
+/// without the place of the run, the files of the machine's numbers, the options, the code, the
+/// record that ranges come from, and the environment's variables of Neuron and Trellis. None: the
+/// sources are wrong or incomplete, which the run itself will say.
 [[nodiscard]] std::optional<ContentHash> run_key(const RunSources& sources);
 
 /// The program, libtrellis_trainer.so and the device plugin.

@@ -13,19 +13,19 @@ using trainer::RunConfig;
 
 constexpr double kTensorFlopsPerCycle = 2.0 * 128 * 128;
 
-/// Highest rates of one logical core.
+/// Highest rates of one logical core, which is what SystemConfig calls a core.
 struct Peaks {
   double flops, hbm, sbuf_bytes;
 
   explicit Peaks(const sim::SystemConfig& system) {
-    const double cores = system.instance.logical_core_size;
     const sim::CoreConfig& core = system.chip.core;
-    flops = std::max(cores * core.tensor.clock.value * kTensorFlopsPerCycle,
+    flops = std::max(core.tensor.clock.value * kTensorFlopsPerCycle,
                      system.peak_per_logical_core().value);
-    const double stacks = std::max(1.0, cores / system.chip.cores_per_hbm_stack);
+    const double stacks = std::max(1.0, static_cast<double>(system.instance.logical_core_size) /
+                                            system.chip.cores_per_hbm_stack);
     hbm = std::min(stacks * system.hbm_stack_bandwidth().value,
-                   cores * core.dma.engines * core.dma.engine_rate.value);
-    sbuf_bytes = cores * static_cast<double>(core.sbuf.value);
+                   core.dma.engines * core.dma.engine_rate.value);
+    sbuf_bytes = static_cast<double>(core.sbuf.value);
   }
 };
 

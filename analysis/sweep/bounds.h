@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "sim/sim.h"
@@ -35,6 +36,15 @@ class CollectiveTimes {
   const sim::SystemConfig& system_;
   std::mutex mutex_;
   std::map<Key, sim::CollectiveTiming> known_;
+};
+
+/// One kind of machine, and its collectives.
+struct TimedMachine {
+  sim::SystemConfig system;
+  CollectiveTimes times{system};
+  explicit TimedMachine(sim::SystemConfig loaded) : system(std::move(loaded)) {}
+  TimedMachine(const TimedMachine&) = delete;
+  TimedMachine& operator=(const TimedMachine&) = delete;
 };
 
 /// A lower bound of the step's time and what it is made of.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -9,14 +10,14 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
+#include "trainer/config/names.h"
 
 namespace trellis::analysis {
 namespace {
 
-const std::vector<std::string>& recompute_names() {
-  static const std::vector<std::string> names = {"none", "selective", "full"};
-  return names;
-}
+using trainer::Recompute;
+
+const trainer::Names<Recompute>& recompute_names() { return trainer::names_of<Recompute>(); }
 
 std::string flag(bool value) { return value ? "true" : "false"; }
 
@@ -45,7 +46,8 @@ std::string expected_values(const std::string& axis) {
 
 bool can_have(const std::string& axis, const std::string& value) {
   if (axis == "recompute")
-    return std::ranges::find(recompute_names(), value) != recompute_names().end();
+    return std::ranges::any_of(recompute_names(),
+                               [&](const auto& entry) { return entry.first == value; });
   if (is_switch(axis)) return value == "true" || value == "false";
   return is_count(value);
 }
@@ -61,7 +63,11 @@ class Enumerator {
       if (ranks % tp != 0 || !allowed("tp", std::to_string(tp))) continue;
       for (int pp = 1; pp <= ranks / tp; ++pp) {
         if (ranks / tp % pp != 0 || !allowed("pp", std::to_string(pp))) continue;
-        contexts({.nodes = nodes, .tp = tp, .pp = pp}, ranks / tp / pp);
+        Candidate c;
+        c.nodes = nodes;
+        c.tp = tp;
+        c.pp = pp;
+        contexts(c, ranks / tp / pp);
       }
     }
   }
@@ -134,8 +140,8 @@ class Enumerator {
   void copies(Candidate c) {
     for (c.kv_replicator = 1; c.kv_replicator <= c.tp; ++c.kv_replicator) {
       if (c.tp % c.kv_replicator != 0 || !allowed("kv", std::to_string(c.kv_replicator))) continue;
-      for (const std::string& recompute : recompute_names()) {
-        if (!allowed("recompute", recompute)) continue;
+      for (const auto& [name, recompute] : recompute_names()) {
+        if (!allowed("recompute", name)) continue;
         found_.push_back(c);
         found_.back().recompute = recompute;
       }
@@ -149,23 +155,10 @@ class Enumerator {
 }  // namespace
 
 std::string to_string(const Candidate& c) {
-  std::string text;
-  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : " ") + part; };
-  const auto factor = [&](const char* name, int value) {
-    if (value > 1) add(name + std::to_string(value));
-  };
-  factor("TP", c.tp);
-  factor("PP", c.pp);
-  factor("VPP", c.vpp);
-  factor("DP", c.dp);
-  factor("CP", c.cp);
-  factor("EP", c.ep);
-  add("MBS" + std::to_string(c.micro_batch_size));
-  if (c.sequence_parallel) add("SP");
-  if (c.zero1) add(c.fsdp ? "FSDP" : "ZeRO1");
-  factor("KV", c.kv_replicator);
-  if (c.recompute != "none") add(c.recompute);
-  return text;
+  std::vector<std::string> parts = trainer::factors_of(c);
+  parts.push_back(fmt::format("MBS{}", c.micro_batch_size));
+  std::ranges::move(trainer::switches_of(c), std::back_inserter(parts));
+  return fmt::format("{}", fmt::join(parts, " "));
 }
 
 const std::vector<std::string>& axis_names() {
@@ -185,7 +178,7 @@ std::string value_on(const Candidate& c, std::string_view axis) {
   if (axis == "sp") return flag(c.sequence_parallel);
   if (axis == "zero1") return flag(c.zero1);
   if (axis == "fsdp") return flag(c.fsdp);
-  return axis == "kv" ? std::to_string(c.kv_replicator) : c.recompute;
+  return axis == "kv" ? std::to_string(c.kv_replicator) : trainer::name_of(c.recompute);
 }
 
 void restrict_axis(AxisValues& only, const std::string& text) {
@@ -228,29 +221,17 @@ std::vector<Candidate> enumerate(const Space& space) {
 
 std::vector<std::string> overrides_of(const Candidate& c, int ranks_per_node,
                                       std::int64_t global_batch_size) {
-  const auto set = [](const char* key, const std::string& value) {
-    return std::string(key) + "=" + value;
+  std::vector<std::string> overrides;
+  const auto set = [&](const char* key, const std::string& value) {
+    overrides.push_back(std::string(key) + "=" + value);
   };
-  std::vector<std::string> overrides = {
-      set("trainer.devices", std::to_string(ranks_per_node)),
-      set("trainer.num_nodes", std::to_string(c.nodes)),
-      set("distributed_strategy.tensor_model_parallel_size", std::to_string(c.tp)),
-      set("distributed_strategy.pipeline_model_parallel_size", std::to_string(c.pp)),
-      set("distributed_strategy.virtual_pipeline_model_parallel_size", std::to_string(c.vpp)),
-      set("distributed_strategy.context_parallel_size", std::to_string(c.cp)),
-      set("distributed_strategy.expert_model_parallel_size", std::to_string(c.ep)),
-      set("distributed_strategy.sequence_parallel", flag(c.sequence_parallel)),
-      set("distributed_strategy.zero1", flag(c.zero1)),
-      set("distributed_strategy.fsdp", flag(c.fsdp)),
-      set("distributed_strategy.kv_replicator", std::to_string(c.kv_replicator)),
-      set("data.micro_batch_size", std::to_string(c.micro_batch_size)),
-      set("data.global_batch_size", std::to_string(global_batch_size)),
-      set("model.pipeline_cuts", "null"),
-      set("model.activations_checkpoint_granularity",
-          c.recompute == "none" ? "null" : c.recompute)};
-  if (!c.fsdp) overrides.push_back(set(kReplicateSize, "1"));
-  if (c.recompute != "selective")
-    overrides.push_back(set("model.activations_checkpoint_recompute", "null"));
+  set("trainer.devices", std::to_string(ranks_per_node));
+  set("trainer.num_nodes", std::to_string(c.nodes));
+  std::ranges::move(trainer::layout_overrides(c), std::back_inserter(overrides));
+  set("data.micro_batch_size", std::to_string(c.micro_batch_size));
+  set("data.global_batch_size", std::to_string(global_batch_size));
+  if (!c.fsdp) set(kReplicateSize, "1");
+  if (c.recompute != Recompute::kSelective) set("model.activations_checkpoint_recompute", "null");
   return overrides;
 }
 

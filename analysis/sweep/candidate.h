@@ -6,18 +6,16 @@
 #include <string_view>
 #include <vector>
 
+#include "trainer/config/layout.h"
+
 /// `trellis sweep`, whose names are its own: `trellis collectives` sweeps too. Here: what may
 /// differ between two runs of one model on one kind of machine.
 namespace trellis::analysis {
 
 /// One way to run a configuration. Legal or not is for its validation to say.
-struct Candidate {
+struct Candidate : trainer::Layout {
   int nodes = 1;
-  int tp = 1, pp = 1, vpp = 1, dp = 1, cp = 1, ep = 1;
   int micro_batch_size = 1;
-  bool sequence_parallel = false, zero1 = true, fsdp = false;
-  int kv_replicator = 1;
-  std::string recompute = "none";  ///< none, selective, full
   auto operator<=>(const Candidate&) const = default;
 };
 

@@ -91,6 +91,12 @@ double transfer_seconds(const RunConfig& config, CollectiveTimes& times) {
                        hidden_bytes(config) / shards);
 }
 
+std::int64_t time_passes(const RunConfig& config, const std::vector<trainer::PassCost>& costs,
+                         CollectiveTimes& times) {
+  const trainer::PipelineShape shape{config.num_microbatches(), config.pp(), config.vpp()};
+  return trainer::time_schedule(shape, costs, picoseconds(transfer_seconds(config, times))).end;
+}
+
 /// What DP adds to a rank's step: gradients after the last backward, then with ZeRO-1 the weights
 /// after the update.
 double exchange_seconds(const RunConfig& config, double parameters, double last_backward,
@@ -117,6 +123,14 @@ Candidate profile_layout(const Candidate& candidate, int ranks_per_node) {
   profile.dp = candidate.dp > 1 && candidate.pp == 1 ? 2 : 1;
   profile.nodes = std::max(1, candidate.tp * candidate.cp * profile.dp / ranks_per_node);
   return profile;
+}
+
+Candidate least_layout(const Candidate& profile, int ranks_per_node) {
+  Candidate least = profile;
+  least.recompute = trainer::Recompute::kNone;
+  least.zero1 = true;
+  least.dp = 1;
+  return profile_layout(least, ranks_per_node);
 }
 
 std::vector<std::string> profile_overrides(const Candidate& profile, int ranks_per_node,
@@ -149,12 +163,14 @@ double owned_parameters(const RunConfig& config, int rank) {
          owners;
 }
 
+std::int64_t estimate_passes(const RunConfig& config, const StageProfile& profile,
+                             CollectiveTimes& times) {
+  return time_passes(config, costs_of(config, profile), times);
+}
+
 std::int64_t estimate_step(const RunConfig& config, const StageProfile& profile,
                            CollectiveTimes& times) {
   const std::vector<trainer::PassCost> costs = costs_of(config, profile);
-  const trainer::PipelineShape shape{config.num_microbatches(), config.pp(), config.vpp()};
-  const trainer::ScheduleTiming timing =
-      trainer::time_schedule(shape, costs, picoseconds(transfer_seconds(config, times)));
   const trainer::RunPlan plan = trainer::plan_run(config);
   double after = 0;
   for (int rank = 0; rank < config.pp(); ++rank) {
@@ -171,7 +187,7 @@ std::int64_t estimate_step(const RunConfig& config, const StageProfile& profile,
     after = std::max(
         after, once + update + exchange_seconds(config, parameters, last_backward, update, times));
   }
-  return timing.end + picoseconds(after);
+  return time_passes(config, costs, times) + picoseconds(after);
 }
 
 }  // namespace trellis::analysis

@@ -37,6 +37,9 @@ struct StageProfile {
 /// copies of heads and recomputation, on one stage. One replica; two where the replicas of the
 /// layout are neighbours that share links at the same moments, as they do without a pipeline.
 [[nodiscard]] Candidate profile_layout(const Candidate& candidate, int ranks_per_node);
+/// The profile whose passes are the least among those that differ from this one in recomputation,
+/// replicas and the optimizer only: those add work to the same layers.
+[[nodiscard]] Candidate least_layout(const Candidate& profile, int ranks_per_node);
 /// Micro-batches of its two simulations.
 inline constexpr int kProfileMicroBatches[] = {2, 3};
 /// `key=value` overrides of one of them.
@@ -57,5 +60,9 @@ inline constexpr int kProfileMicroBatches[] = {2, 3};
 /// the fabric cannot form a group of the layout.
 [[nodiscard]] std::int64_t estimate_step(const trainer::RunConfig& config,
                                          const StageProfile& profile, CollectiveTimes& times);
+
+/// What of that its stages' passes take in the schedule.
+[[nodiscard]] std::int64_t estimate_passes(const trainer::RunConfig& config,
+                                           const StageProfile& profile, CollectiveTimes& times);
 
 }  // namespace trellis::analysis

@@ -1,130 +1,124 @@
 #include "analysis/sweep/estimator.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
-#include <map>
-#include <memory>
-#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/activity.h"
-#include "base/error.h"
 #include "base/log.h"
-#include "analysis/sweep/child_processes.h"
-#include "analysis/sweep/estimate.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
-#include "trainer/config/run_config_file.h"
 
 namespace trellis::analysis {
-namespace {
 
-using nlohmann::json;
+Estimator::Estimator(const SweepSpace& space, std::vector<SweepRow>& rows)
+    : space_(space), rows_(rows), file_(space.request.config) {
+  const auto open = std::ranges::find(rows, SweepStatus::kOpen, &SweepRow::status);
+  mixture_ = open != rows.end() && file_.check(space.overrides(open->candidate)).config.model.moe;
+}
 
-struct Profile {
-  Candidate layout;
-  std::array<json, 2> steps;  ///< of the two simulations; null: not there
-  std::optional<StageProfile> times;
-};
+Estimator::Step Estimator::advance(SweepRow& row) {
+  // Gathers of fully sharded weights depend on DP, which a short simulation has less of.
+  if (mixture_ || row.candidate.fsdp) return Step::kNothing;
+  const Candidate own = profile_layout(row.candidate, space_.space.ranks_per_node);
+  Bounds& before = bounds_[static_cast<std::size_t>(&row - rows_.data())];
+  while (before.size() < 2) {
+    const bool last = before.size() == 1;
+    Profile& profile = profile_of(last ? own : least_layout(own, space_.space.ranks_per_node));
+    if (profile.answered < profile.reports.size()) {
+      profile.waiting.push_back(&row);
+      return Step::kWaits;
+    }
+    before.push_back(row.bound_ps);
+    if (!profile.times) continue;
+    raise(row, *profile.times, last);
+    return Step::kRaised;
+  }
+  return Step::kNothing;
+}
 
-std::vector<std::string> overrides_of_profile(const SweepSpace& space, const Profile& profile,
-                                              int micro_batches) {
-  std::vector<std::string> all = space.request.overrides;
+Estimator::Profile& Estimator::profile_of(const Candidate& layout) {
+  const auto [known, is_new] = known_.emplace(layout, profiles_.size());
+  if (is_new) profiles_.emplace_back().layout = layout;
+  return profiles_[known->second];
+}
+
+std::vector<std::string> Estimator::overrides(const Profile& profile, int micro_batches) const {
+  std::vector<std::string> all = space_.request.overrides;
   for (std::string& text :
-       profile_overrides(profile.layout, space.space.ranks_per_node, micro_batches))
+       profile_overrides(profile.layout, space_.space.ranks_per_node, micro_batches))
     all.push_back(std::move(text));
   return all;
 }
 
-StepQuestion question_of(const SweepSpace& space, const Profile& profile, int micro_batches) {
-  return {.config = space.request.config,
-          .overrides = overrides_of_profile(space, profile, micro_batches),
-          .instance = space.request.instance,
-          .nodes = profile.layout.nodes,
-          .whole = false};
+std::optional<Estimator::Question> Estimator::next_question() {
+  if (asked_ == 2 * profiles_.size()) return std::nullopt;
+  const Profile& profile = profiles_[asked_ / 2];
+  Question question{asked_,
+                    {.config = space_.request.config,
+                     .overrides = overrides(profile, kProfileMicroBatches[asked_ % 2]),
+                     .instance = space_.request.instance,
+                     .nodes = profile.layout.nodes,
+                     .whole = false}};
+  ++asked_;
+  return question;
 }
 
-/// Runs the two simulations of every profile.
-void simulate(const SweepSpace& space, std::vector<Profile>& profiles, std::size_t jobs,
-              const std::filesystem::path& scratch) {
-  ChildProcesses children(scratch);
-  const std::size_t count = 2 * profiles.size();
-  Activity activity("short simulations for estimates");
-  for (std::size_t next = 0, done = 0; done < count;) {
-    while (next < count && children.running() < jobs && !ChildProcesses::stop_requested()) {
-      children.start(next, question_of(space, profiles[next / 2], kProfileMicroBatches[next % 2]));
-      ++next;
-    }
-    const auto result = children.running() == 0 ? std::nullopt : children.wait();
-    if (!result)
-      throw Error(ExitCode::kInterrupted,
-                  "interrupted while layouts were estimated; estimates are not kept");
-    activity.count(static_cast<std::int64_t>(++done), static_cast<std::int64_t>(count));
-    Profile& profile = profiles[result->key / 2];
-    if (result->exit_code == 0)
-      profile.steps[result->key % 2] = json::parse(result->out).at("simulated");
-    log_info(fmt::format("{:>4} of {} short simulations for estimates: {}", done, count,
-                         to_string(profile.layout)));
+std::vector<SweepRow*> Estimator::answer(const ChildProcesses::Result& result) {
+  Profile& profile = profiles_[result.key / 2];
+  if (result.exit_code == 0) profile.reports[result.key % 2] = result.out;
+  if (++profile.answered < profile.reports.size()) return {};
+  log_info(fmt::format("short simulations for estimates: {}", to_string(profile.layout)));
+  read(profile);
+  return std::exchange(profile.waiting, {});
+}
+
+void Estimator::read(Profile& profile) const {
+  if (std::ranges::any_of(profile.reports, &std::string::empty)) return;
+  const trainer::RunConfig config = file_.check(overrides(profile, kProfileMicroBatches[0])).config;
+  const auto step = [&](std::size_t i) {
+    return nlohmann::json::parse(profile.reports[i]).at("simulated");
+  };
+  profile.times = read_profile(step(0), step(1), owned_parameters(config, 0));
+  profile.reports = {};
+}
+
+TimedMachine& Estimator::machine_of(int nodes, const trainer::RunConfig& config) {
+  std::unique_ptr<TimedMachine>& machine = machines_[nodes];
+  if (!machine) {
+    sim::LoadOptions load;
+    load.nodes = nodes;
+    load.logical_core_size = config.trainer.lnc;
+    load.software = sim::software_profile(config.software).value().stack;
+    machine = std::make_unique<TimedMachine>(sim::load_system(space_.request.instance, load));
   }
+  return *machine;
 }
 
-void read(const SweepSpace& space, const trainer::RunConfigFile& file, Profile& profile) {
-  if (profile.steps[0].is_null() || profile.steps[1].is_null()) return;
-  const trainer::RunConfig config =
-      file.check(overrides_of_profile(space, profile, kProfileMicroBatches[0])).config;
-  profile.times = read_profile(profile.steps[0], profile.steps[1], owned_parameters(config, 0));
+void Estimator::raise(SweepRow& row, const StageProfile& times, bool own) {
+  const trainer::RunConfig config = file_.check(space_.overrides(row.candidate)).config;
+  TimedMachine& machine = machine_of(row.candidate.nodes, config);
+  const std::int64_t time = (own ? estimate_step(config, times, machine.times)
+                                 : estimate_passes(config, times, machine.times)) +
+                            machine.system.software.step_overhead().value;
+  if (own) row.estimate_ps = time;
+  row.bound_ps = std::max(
+      row.bound_ps, static_cast<std::int64_t>(static_cast<double>(time) * (1 - kEstimateRange)));
 }
 
-/// Gathers of fully sharded weights depend on DP, which a short simulation has less of.
-bool is_estimated(const SweepRow& row) {
-  return row.status == SweepStatus::kOpen && !row.candidate.fsdp;
-}
-
-}  // namespace
-
-std::size_t estimate_rows(const SweepSpace& space, std::vector<SweepRow>& rows, std::size_t jobs,
-                          const std::filesystem::path& scratch) {
-  const trainer::RunConfigFile file(space.request.config);
-  const auto open = std::ranges::find(rows, SweepStatus::kOpen, &SweepRow::status);
-  if (open == rows.end() || file.check(space.overrides(open->candidate)).config.model.moe)
-    return 0;  // experts are not estimated
-  std::map<Candidate, std::size_t> known;
-  std::vector<Profile> profiles;
-  for (const SweepRow& row : rows) {
-    if (!is_estimated(row)) continue;
-    const Candidate layout = profile_layout(row.candidate, space.space.ranks_per_node);
-    if (known.emplace(layout, profiles.size()).second) profiles.push_back({layout, {}, {}});
+void Estimator::forget_needless(std::size_t top) {
+  std::map<int, std::optional<std::int64_t>> limits;
+  for (const int nodes : space_.space.nodes) limits[nodes] = time_to_beat(rows_, nodes, top);
+  for (const auto& [index, before] : bounds_) {
+    SweepRow& row = rows_[index];
+    const auto limit = limits.at(row.candidate.nodes);
+    const auto enough =
+        std::ranges::find_if(before, [&](std::int64_t bound) { return limit && bound > *limit; });
+    if (enough == before.end()) continue;
+    row.bound_ps = *enough;
+    row.estimate_ps = 0;
   }
-  simulate(space, profiles, jobs, scratch);
-  for (Profile& profile : profiles) read(space, file, profile);
-  std::map<int, std::pair<sim::SystemConfig, std::unique_ptr<CollectiveTimes>>> machines;
-  Activity activity("estimating layouts");
-  for (SweepRow& row : rows) {
-    activity.count(&row - rows.data(), static_cast<std::int64_t>(rows.size()));
-    if (!is_estimated(row)) continue;
-    const auto& times =
-        profiles[known.at(profile_layout(row.candidate, space.space.ranks_per_node))].times;
-    const trainer::RunConfig config = file.check(space.overrides(row.candidate)).config;
-    if (!times) continue;
-    auto& machine = machines[row.candidate.nodes];
-    if (!machine.second) {
-      sim::LoadOptions load;
-      load.nodes = row.candidate.nodes;
-      load.logical_core_size = config.trainer.lnc;
-      load.software = sim::software_profile(config.software).value().stack;
-      machine.first = sim::load_system(space.request.instance, load);
-      machine.second = std::make_unique<CollectiveTimes>(machine.first);
-    }
-    row.estimate_ps = estimate_step(config, *times, *machine.second) +
-                      machine.first.software.step_overhead().value;
-    row.bound_ps = std::max(
-        row.bound_ps,
-        static_cast<std::int64_t>(static_cast<double>(row.estimate_ps) * (1 - kEstimateRange)));
-  }
-  return 2 * profiles.size();
 }
 
 }  // namespace trellis::analysis

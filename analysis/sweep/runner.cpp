@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -45,53 +48,91 @@ class Queue {
  public:
   Queue(std::vector<SweepRow>& rows, std::size_t top) : rows_(rows), top_(top) {
     for (SweepRow& row : rows) {
-      if (row.status == SweepStatus::kOpen) open_.push_back(&row);
+      if (row.status == SweepStatus::kOpen) add(row);
     }
-    std::stable_sort(open_.begin(), open_.end(), [](const SweepRow* a, const SweepRow* b) {
-      return a->bound_ps < b->bound_ps;
-    });
   }
 
-  /// None: no row that is left can be among the best.
+  void add(SweepRow& row) { open_.emplace(row.bound_ps, &row); }
+  /// None: no row that is here can be among the best.
   SweepRow* next() {
-    for (; at_ < open_.size(); ++at_) {
-      const auto limit = time_to_beat(rows_, open_[at_]->candidate.nodes, top_);
-      if (!limit || open_[at_]->bound_ps <= *limit) return open_[at_++];
+    while (!open_.empty()) {
+      const auto [bound, row] = *open_.begin();
+      open_.erase(open_.begin());
+      const auto limit = limit_of(row->candidate.nodes);
+      if (!limit || bound <= *limit) return row;
     }
     return nullptr;
   }
-  [[nodiscard]] std::size_t left() const { return open_.size() - at_; }
+  void result_is_new() { limits_.clear(); }
+  [[nodiscard]] std::size_t left() const { return open_.size(); }
 
  private:
+  std::optional<std::int64_t> limit_of(int nodes) {
+    const auto known = limits_.find(nodes);
+    if (known != limits_.end()) return known->second;
+    return limits_[nodes] = time_to_beat(rows_, nodes, top_);
+  }
+
   std::vector<SweepRow>& rows_;
-  std::size_t top_, at_ = 0;
-  std::vector<SweepRow*> open_;
+  std::size_t top_;
+  std::set<std::pair<std::int64_t, SweepRow*>> open_;  ///< rows are in the order of their places
+  std::map<int, std::optional<std::int64_t>> limits_;
 };
 
-/// Simulates rows in child processes.
+/// Simulates rows in child processes, in the order of their bounds; with an estimator those that
+/// its estimates leave.
 class Simulation {
  public:
   Simulation(const SweepSpace& space, std::vector<SweepRow>& rows, Journal* journal,
-             const fs::path& scratch)
-      : space_(space), rows_(rows), journal_(journal), children_(scratch) {}
+             Estimator* estimator, const fs::path& scratch)
+      : space_(space), rows_(rows), journal_(journal), estimator_(estimator), children_(scratch) {}
 
   void run(Queue& queue, std::size_t jobs) {
     Activity activity("simulating layouts, those of the lowest bounds first");
     for (;;) {
       while (children_.running() < jobs && !ChildProcesses::stop_requested()) {
-        SweepRow* row = queue.next();
-        if (row == nullptr) break;
-        start(*row);
+        if (!start_next(queue)) break;
       }
       if (children_.running() == 0 && !ChildProcesses::stop_requested()) return;
-      const auto result = children_.running() == 0 ? std::nullopt : children_.wait();
+      auto result = children_.running() == 0 ? std::nullopt : children_.wait();
       if (!result) interrupted();
-      finish(*result, queue);
+      if (result->key >= rows_.size()) {
+        take_answer(std::move(*result), queue);
+      } else {
+        finish(*result, queue);
+      }
       activity.count(static_cast<std::int64_t>(done_));
     }
   }
 
  private:
+  /// False: nothing is left, or what is left waits for what runs.
+  bool start_next(Queue& queue) {
+    if (estimator_ == nullptr) {
+      SweepRow* row = queue.next();
+      if (row != nullptr) start(*row);
+      return row != nullptr;
+    }
+    for (;;) {
+      if (auto question = estimator_->next_question()) {
+        children_.start(rows_.size() + question->key, question->step);
+        return true;
+      }
+      SweepRow* row = queue.next();
+      if (row == nullptr) return false;
+      switch (estimator_->advance(*row)) {
+        case Estimator::Step::kWaits: break;
+        case Estimator::Step::kRaised: queue.add(*row); break;
+        case Estimator::Step::kNothing: start(*row); return true;
+      }
+    }
+  }
+
+  void take_answer(ChildProcesses::Result result, Queue& queue) {
+    result.key -= rows_.size();
+    for (SweepRow* row : estimator_->answer(result)) queue.add(*row);
+  }
+
   void start(const SweepRow& row) {
     children_.start(static_cast<std::size_t>(&row - rows_.data()),
                     {.config = space_.request.config,
@@ -100,7 +141,7 @@ class Simulation {
                      .nodes = row.candidate.nodes});
   }
 
-  void finish(const ChildProcesses::Result& result, const Queue& queue) {
+  void finish(const ChildProcesses::Result& result, Queue& queue) {
     SweepRow& row = rows_[result.key];
     row.simulated = true;
     switch (static_cast<ExitCode>(result.exit_code)) {
@@ -119,6 +160,7 @@ class Simulation {
                                 to_string(row.candidate), result.exit_code, result.error()));
     }
     if (journal_ != nullptr) journal_->append(result_json(row));
+    queue.result_is_new();
     ++done_;
     log_info(fmt::format("{:>4} done, {} left at most: {} on {} node{}: {}", done_,
                          queue.left() + children_.running(), to_string(row.candidate),
@@ -146,6 +188,7 @@ class Simulation {
   const SweepSpace& space_;
   std::vector<SweepRow>& rows_;
   Journal* journal_;
+  Estimator* estimator_;
   ChildProcesses children_;
   std::size_t done_ = 0;
 };
@@ -200,9 +243,13 @@ SweepResult run_sweep(const SweepRequest& request, const RunOptions& options) {
   const fs::path scratch =
       options.out ? *options.out / "running"
                   : fs::temp_directory_path() / fmt::format("trellis_sweep_{}", ::getpid());
-  if (request.fast) (void)estimate_rows(result.space, result.rows, jobs, scratch);
+  std::optional<Estimator> estimator;
+  if (request.fast) estimator.emplace(result.space, result.rows);
   Queue queue(result.rows, result.top);
-  Simulation(result.space, result.rows, journal ? &*journal : nullptr, scratch).run(queue, jobs);
+  Simulation(result.space, result.rows, journal ? &*journal : nullptr,
+             estimator ? &*estimator : nullptr, scratch)
+      .run(queue, jobs);
+  if (estimator) estimator->forget_needless(result.top);
   (void)settle(result.rows, result.top);
   return result;
 }

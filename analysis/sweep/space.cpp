@@ -26,6 +26,8 @@
 namespace trellis::analysis {
 namespace {
 
+using trainer::Recompute;
+
 /// Sizes that the enumeration needs, read by the validation's own reader: problems of the layout in
 /// the file do not matter here.
 struct BaseConfig {
@@ -40,21 +42,10 @@ struct BaseConfig {
   }
 
   [[nodiscard]] Candidate layout() const {
-    Candidate c;
-    c.tp = config.tp();
-    c.pp = config.pp();
-    c.vpp = config.vpp();
-    c.dp = std::max(1, config.dp());
-    c.cp = config.cp();
-    c.ep = config.ep();
+    Candidate c{trainer::layout_of(config)};
     c.micro_batch_size = config.data.micro_batch_size;
-    c.sequence_parallel = config.distributed_strategy.sequence_parallel;
-    c.zero1 = config.distributed_strategy.zero1;
-    c.fsdp = config.distributed_strategy.fsdp;
-    c.kv_replicator = config.distributed_strategy.kv_replicator;
-    c.recompute = config.model.recompute == trainer::Recompute::kNone   ? "none"
-                  : config.model.recompute == trainer::Recompute::kFull ? "full"
-                                                                        : "selective";
+    c.fsdp_replicas = 1;  // the user's own, and no axis
+    c.balanced_context = false;
     return c;
   }
 };
@@ -102,13 +93,6 @@ void restrict_axes(SweepSpace& space, const BaseConfig& base) {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-/// One kind of machine, and its collectives.
-struct Machine {
-  sim::SystemConfig system;
-  CollectiveTimes times{system};
-  explicit Machine(sim::SystemConfig loaded) : system(std::move(loaded)) {}
-};
-
 std::string gib(std::int64_t bytes) {
   return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
 }
@@ -127,8 +111,7 @@ class RecomputeModes {
 
   /// The check of a layout with `mode`, from its check with `other`; none: it has to be validated.
   [[nodiscard]] std::optional<trainer::RunCheck> derive(const trainer::RunCheck& check,
-                                                        const std::string& other,
-                                                        const std::string& mode) const {
+                                                        Recompute other, Recompute mode) const {
     const auto found = known_.find(mode);
     if (found == known_.end() || !known_.contains(other)) return std::nullopt;
     trainer::RunCheck derived = check;
@@ -141,7 +124,7 @@ class RecomputeModes {
   void add_modes_of(const SweepSpace& space, const trainer::RunConfigFile& file,
                     Candidate candidate) {
     std::optional<trainer::RunCheck> first;
-    for (const char* mode : {"none", "selective", "full"}) {
+    for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
       candidate.recompute = mode;
       trainer::RunCheck check = file.check(space.overrides(candidate));
       if (!check.problems.empty()) continue;
@@ -150,10 +133,10 @@ class RecomputeModes {
     }
   }
 
-  std::map<std::string, trainer::ModelSection> known_;
+  std::map<Recompute, trainer::ModelSection> known_;
 };
 
-void judge_one(const trainer::RunCheck& check, Machine& machine, SweepRow& row) {
+void judge_one(const trainer::RunCheck& check, TimedMachine& machine, SweepRow& row) {
   const auto illegal = [&row](const std::string& reason) {
     row.status = SweepStatus::kIllegal;
     row.reason = first_line(reason);
@@ -179,7 +162,7 @@ void judge_one(const trainer::RunCheck& check, Machine& machine, SweepRow& row) 
 
 /// Rows [begin, end): one layout with each of its modes of recomputation.
 void judge_layout(const SweepSpace& space, const trainer::RunConfigFile& file,
-                  const RecomputeModes& modes, Machine& machine, std::vector<SweepRow>& rows,
+                  const RecomputeModes& modes, TimedMachine& machine, std::vector<SweepRow>& rows,
                   std::size_t begin, std::size_t end) {
   std::optional<trainer::RunCheck> first;
   for (std::size_t i = begin; i < end; ++i) {
@@ -272,9 +255,9 @@ SweepSpace open_space(const SweepRequest& request) {
 std::vector<SweepRow> judge(const SweepSpace& space, int threads) {
   const std::optional<int> lnc =
       trainer::check_run_config(space.request.config, space.request.overrides).config.trainer.lnc;
-  std::map<int, std::unique_ptr<Machine>> machines;
+  std::map<int, std::unique_ptr<TimedMachine>> machines;
   for (const int nodes : space.space.nodes)
-    machines[nodes] = std::make_unique<Machine>(machine_of(space.request, nodes, lnc));
+    machines[nodes] = std::make_unique<TimedMachine>(machine_of(space.request, nodes, lnc));
   std::vector<SweepRow> rows(space.candidates.size());
   const trainer::RunConfigFile file(space.request.config);
   const RecomputeModes modes(space, file);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "analysis/sweep/sweep_output.h"
+#include "trainer/config/names.h"
 
 namespace trellis::analysis {
 
@@ -64,7 +65,7 @@ std::vector<SweepCell> sweep_cells(const SweepResult& result, const SweepRow& ro
                                   c.zero1,
                                   c.fsdp,
                                   whole(c.kv_replicator),
-                                  c.recompute,
+                                  trainer::name_of(c.recompute),
                                   name(row.status),
                                   row.reason,
                                   known(row.bound_ps),

@@ -73,6 +73,8 @@ def measure(workplace, subject, *options):
             name: short(document["leave_one_family_out"][name])
             for name in ("median", "p90", "worst")
         }
+    if "cross_validation" in document:
+        record["cross_validation"] = short(document["cross_validation"])
     return record
 
 
@@ -247,16 +249,30 @@ def training_fields(training):
     }
 
 
-def range_row(group):
+def range_row(instance, size, steps):
+    ratios = [step["predicted_s"] / step["published_s"] for step in steps]
     return (
-        group["instance"],
-        group["size"].replace("<", "below "),
-        group["rows"],
-        percent(group["median_error"]),
-        percent(group["p90_error"]),
-        group["p90_factor"],
-        group["worst_factor"],
+        instance,
+        size.replace("<", "below "),
+        len(steps),
+        percent(statistics.median(abs(ratio - 1) for ratio in ratios)),
+        f"{max(max(ratio, 1 / ratio) for ratio in ratios):.3f}",
     )
+
+
+def range_fields(steps, judged):
+    groups = {}
+    for step in steps:
+        groups.setdefault((step["instance"], step["size"]), []).append(step)
+    rows = [range_row(*group, members) for group, members in groups.items()]
+    return {
+        "ranges": table([*rows, range_row("any", "any", steps)]),
+        "judged": judged["steps"],
+        "within": judged["within"],
+        "validated": judged["validated"],
+        "validated_within": judged["validated_within"],
+        "median_width": f"{100 * (judged['median_factor'] - 1):.1f} %",
+    }
 
 
 def memory_row(row):
@@ -296,7 +312,7 @@ def page():
     fields = {
         **kernel_fields(record),
         **training_fields(record["training"]),
-        "ranges": table(range_row(row) for row in [*validated["groups"], validated["all"]]),
+        **range_fields(validated["steps"], record["training"]["cross_validation"]),
         **memory_fields(record["memory"]["rows"]),
         "mechanisms": table(ablation.rows(percent, signed)),
         "fitted_numbers": table(ablation.fitted_rows()),

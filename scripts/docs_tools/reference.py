@@ -31,7 +31,7 @@ FORMATS = {
         "`trellis calibrate --json`",
         "the fitted factors and the error of each row",
     ),
-    "trellis.calibration/1": (
+    "trellis.calibration/2": (
         "`trellis calibrate --write FILE`",
         "two factors of your own measurements; `simulate --calibration` reads it",
     ),
@@ -227,7 +227,7 @@ FORMATS = {
         "`trellis validate --json` of several files",
         "one such document per file",
     ),
-    "trellis.validated/1": (
+    "trellis.validated/2": (
         "`benchmarks/published/validated.yaml`",
         "how far predictions of published steps are off: the source of ranges",
     ),

@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cstdlib>
 #include <system_error>
 
 #include "base/error.h"
 #include "base/shared_files.h"
+#include "sim/config/number_files.h"
 #include "sim/config/overlay.h"
 #include "sim/config/system_config.h"
 
@@ -35,6 +37,19 @@ fs::path calibration_directory() {
     if (!place.empty() && fs::is_directory(place, ignored)) return place;
   }
   return {};
+}
+
+std::vector<fs::path> number_files() {
+  std::vector<fs::path> files;
+  for (const fs::path& folder : {config_directory(), calibration_directory()}) {
+    if (folder.empty()) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+      if (entry.path().extension() == ".yaml") files.push_back(entry.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  files.erase(std::unique(files.begin(), files.end()), files.end());
+  return files;
 }
 
 }  // namespace trellis::sim

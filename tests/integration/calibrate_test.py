@@ -110,7 +110,7 @@ class Calibrate(unittest.TestCase):
         (self.dir / "broken.yaml").write_text("schema: trellis.calibration/9\n")
         result = self.trellis("simulate", QUICKSTART, "--calibration", "broken.yaml")
         self.assertEqual(result.returncode, 2)
-        self.assertIn("broken.yaml:1:schema: expected trellis.calibration/1", result.stderr)
+        self.assertIn("broken.yaml:1:schema: expected trellis.calibration/2", result.stderr)
 
 
 if __name__ == "__main__":

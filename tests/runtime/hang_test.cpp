@@ -60,6 +60,25 @@ TEST(Hang, ARankThatNeverArrivesIsNamedWithinTheTimeout) {
   EXPECT_LT(elapsed, milliseconds(2000));
 }
 
+TEST(Hang, RanksWhoseTimeoutsEndTogetherGiveOneReportOfAll) {
+  for (int round = 0; round < 20; ++round) {
+    WorldOptions options = world(8);
+    options.timeout = milliseconds(20);
+    options.host_threads = 8;
+    const auto [text, code] = error_of([&] {
+      run_ranks(options, [](RankContext& context) {
+        auto dp = context.new_group("dp", all_ranks(8));
+        dp->barrier()->wait();
+        while (context.rank() == 0 && !context.stop_requested())
+          std::this_thread::sleep_for(milliseconds(1));
+        if (context.rank() != 0) dp->barrier()->wait();
+      });
+    });
+    EXPECT_EQ(code, ExitCode::kHang);
+    EXPECT_THAT(text, ContainsRegex("blocked: rank [1-7](, [1-7]){5} in barrier, #1 of dp"));
+  }
+}
+
 TEST(Hang, ARankThatEndedIsNamedAtOnce) {
   std::pair<std::string, ExitCode> error;
   const auto elapsed = duration_of([&] {

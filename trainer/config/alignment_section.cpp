@@ -2,41 +2,41 @@
 
 #include <fmt/format.h>
 
+#include "trainer/config/fields.h"
 #include "trainer/config/sections.h"
 
 namespace trellis::trainer {
 namespace {
 
 /// Of prompt and answer. Which length the prompt has is checked with that of the sequence.
-void read_pairs(SectionReader reader, RecordSection& records) {
-  records.max_prompt_length = reader.positive("max_prompt_length", records.max_prompt_length);
-  records.truncation_mode =
-      reader.one_of("truncation_mode", records.truncation_mode, {"keep_start", "keep_end"});
+void pair_fields(Fields& fields, RecordSection& s) {
+  fields.positive("max_prompt_length", s.max_prompt_length);
+  fields.one_of("truncation_mode", s.truncation_mode, {"keep_start", "keep_end"});
 }
 
-void read_sft(SectionReader reader, RecordSection& records) {
-  records.packing = reader.get<bool>("packing", records.packing);
-  records.truncation_mode =
-      reader.one_of("truncation_mode", records.truncation_mode, {"keep_start", "keep_end"});
+void dpo_fields(Fields& fields, DpoSection& s) {
+  fields.only_read("loss_type",
+                   [](SectionReader& r) { (void)r.one_of("loss_type", "sigmoid", {"sigmoid"}); });
+  fields.only_read("precompute_ref_log_probs", [](SectionReader& r) {
+    if (!r.get<bool>("precompute_ref_log_probs", true)) {
+      r.problem("precompute_ref_log_probs",
+                "must be true: the reference model is run once, before training");
+    }
+  });
+  fields.positive("kl_beta", s.beta);
+  fields.own().text("ref_log_probs_cache", s.ref_cache);
 }
 
-DpoSection read_dpo(SectionReader reader) {
-  DpoSection dpo;
-  dpo.beta = reader.positive("kl_beta", dpo.beta);
-  dpo.ref_cache = reader.get<std::string>("ref_log_probs_cache", "");
-  (void)reader.one_of("loss_type", "sigmoid", {"sigmoid"});
-  if (!reader.get<bool>("precompute_ref_log_probs", true)) {
-    reader.problem("precompute_ref_log_probs",
-                   "must be true: the reference model is run once, before training");
-  }
-  return dpo;
+void sft_fields(Fields& fields, RecordSection& s) {
+  fields.boolean("packing", s.packing);
+  fields.own().one_of("truncation_mode", s.truncation_mode, {"keep_start", "keep_end"});
 }
 
-OrpoSection read_orpo(SectionReader reader) {
-  OrpoSection orpo;
-  orpo.beta = reader.positive("beta", orpo.beta);
-  orpo.trl = reader.one_of("implementation", "nxdt", {"nxdt", "trl"}) == "trl";
-  return orpo;
+void orpo_fields(Fields& fields, OrpoSection& s) {
+  fields.positive("beta", s.beta);
+  fields.own().only_read("implementation", [&](SectionReader& r) {
+    s.trl = r.one_of("implementation", "nxdt", {"nxdt", "trl"}) == "trl";
+  });
 }
 
 /// A list, or one text: a regular expression. Null: the model decides.
@@ -69,11 +69,7 @@ void read_targets(SectionReader& reader, LoraSection& lora) {
 }
 
 /// What of a training lora_save_dir gets: what is trained, or one of these.
-void read_saves(SectionReader& reader, LoraSection& lora) {
-  lora.save_base = reader.get<bool>("save_lora_base", lora.save_base);
-  lora.merge = reader.get<bool>("merge_lora", lora.merge);
-  lora.one_device = reader.get<bool>("merge_sharded_lora", lora.one_device);
-  lora.config_in_file = reader.get<bool>("save_lora_config_adapter", lora.config_in_file);
+void check_saves(SectionReader& reader, LoraSection& lora) {
   const auto excluded = [&](bool chosen, const char* key, const char* why) {
     if (chosen) reader.problem(key, std::string("expected false, got true: ") + why);
   };
@@ -85,33 +81,43 @@ void read_saves(SectionReader& reader, LoraSection& lora) {
       "write such files from a checkpoint with `trellis checkpoint`";
   excluded(lora.load && lora.merge, "merge_lora", read_only);
   excluded(lora.load && lora.one_device, "merge_sharded_lora", read_only);
-  if ((lora.merge || lora.one_device) && lora.folder.empty()) lora.folder = kLoraFolder;
-}
-
-LoraSection read_peft(SectionReader reader) {
-  LoraSection lora;
-  lora.rank = reader.positive("lora_rank", lora.rank);
-  lora.alpha = reader.positive("lora_alpha", lora.alpha);
-  lora.dropout = reader.fraction("lora_dropout", lora.dropout);
-  lora.use_rslora = reader.get<bool>("use_rslora", lora.use_rslora);
-  lora.gaussian =
-      reader.one_of("init_lora_weights", "default", {"default", "gaussian"}) == "gaussian";
-  lora.bias = reader.one_of("lora_bias", lora.bias, {"none", "all", "lora_only"});
-  read_targets(reader, lora);
-  lora.modules_to_save =
-      reader.get<std::vector<std::string>>("modules_to_save", lora.modules_to_save);
-  lora.load = reader.get<bool>("load_lora_from_ckpt", lora.load);
-  lora.folder = reader.get<std::string>("lora_save_dir", lora.folder);
-  if (lora.load && lora.folder.empty()) lora.folder = kLoraFolder;
-  read_saves(reader, lora);
-  lora.tag = reader.get<std::string>("lora_load_tag", lora.tag);
+  if ((lora.load || lora.merge || lora.one_device) && lora.folder.empty())
+    lora.folder = kLoraFolder;
   if (!lora.tag.empty() && !lora.load)
     reader.problem(
         "lora_load_tag",
         fmt::format("{}: names saved adapters, and load_lora_from_ckpt is false: expected "
                     "true with it; or leave lora_load_tag out",
                     lora.tag));
-  return lora;
+}
+
+void peft_fields(Fields& fields, LoraSection& s) {
+  fields.positive("lora_rank", s.rank);
+  fields.positive("lora_alpha", s.alpha);
+  fields.fraction("lora_dropout", s.dropout);
+  fields.one_of("lora_bias", s.bias, {"none", "all", "lora_only"});
+  fields.only_read("target_modules", [&](SectionReader& r) { read_targets(r, s); });
+  fields.boolean("load_lora_from_ckpt", s.load);
+  fields.boolean("save_lora_base", s.save_base);
+  fields.boolean("merge_lora", s.merge);
+  fields.boolean("save_lora_config_adapter", s.config_in_file);
+  fields.boolean("merge_sharded_lora", s.one_device);
+  // NxD's LoraConfig has these, NxDT's YAML does not.
+  fields.own().boolean("use_rslora", s.use_rslora);
+  fields.own().only_read("init_lora_weights", [&](SectionReader& r) {
+    s.gaussian = r.one_of("init_lora_weights", "default", {"default", "gaussian"}) == "gaussian";
+  });
+  fields.own().texts("modules_to_save", s.modules_to_save);
+  fields.own().text("lora_save_dir", s.folder);
+  fields.own().text("lora_load_tag", s.tag);
+  fields.rule([&](SectionReader& r) { check_saves(r, s); });
+}
+
+void read_section(SectionReader& strategy, const std::string& key,
+                  const std::function<void(Fields& fields)>& visit) {
+  SectionReader reader = strategy.section(key);
+  Fields fields = Fields::reading(reader);
+  visit(fields);
 }
 
 }  // namespace
@@ -130,14 +136,50 @@ AlignmentSection read_alignment(SectionReader& reader) {
   }
   if (reader.empty()) return {};
   if (chosen.empty()) reader.problem("sft", "one of dpo, sft and orpo is required and missing");
-  const DpoSection dpo = read_dpo(reader.section("dpo"));
+  DpoSection dpo;
+  OrpoSection orpo;
+  read_section(reader, "dpo", [&](Fields& fields) { dpo_fields(fields, dpo); });
+  read_section(reader, "orpo", [&](Fields& fields) { orpo_fields(fields, orpo); });
   if (chosen == "dpo") section.dpo = dpo;
-  const OrpoSection orpo = read_orpo(reader.section("orpo"));
   if (chosen == "orpo") section.orpo = orpo;
-  if (chosen == "sft") read_sft(reader.section("sft"), section.records);
-  if (chosen == "dpo" || chosen == "orpo") read_pairs(reader.section(chosen), section.records);
-  if (reader.has_value("peft")) section.lora = read_peft(reader.section("peft"));
+  if (!chosen.empty()) {
+    read_section(reader, chosen, [&](Fields& fields) {
+      if (chosen == "sft") {
+        sft_fields(fields, section.records);
+      } else {
+        pair_fields(fields, section.records);
+      }
+    });
+  }
+  if (reader.has_value("peft")) {
+    section.lora.emplace();
+    read_section(reader, "peft", [&](Fields& fields) { peft_fields(fields, *section.lora); });
+  }
   return section;
+}
+
+void list_dpo_keys(Fields& fields) {
+  DpoSection dpo;
+  RecordSection records;
+  dpo_fields(fields, dpo);
+  pair_fields(fields, records);
+}
+
+void list_sft_keys(Fields& fields) {
+  RecordSection records;
+  sft_fields(fields, records);
+}
+
+void list_orpo_keys(Fields& fields) {
+  OrpoSection orpo;
+  RecordSection records;
+  orpo_fields(fields, orpo);
+  pair_fields(fields, records);
+}
+
+void list_peft_keys(Fields& fields) {
+  LoraSection lora;
+  peft_fields(fields, lora);
 }
 
 }  // namespace trellis::trainer

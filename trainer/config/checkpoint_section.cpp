@@ -7,42 +7,111 @@
 namespace trellis::trainer {
 namespace {
 
-/// When checkpoints are saved. Epochs count where neither steps nor time do, as in NxDT.
-void read_triggers(SectionReader& params, CheckpointSection& section) {
-  if (const auto steps = params.optional<std::int64_t>("every_n_train_steps");
-      steps && *steps != 0) {
-    section.every_n_train_steps = *steps;
-    if (*steps < 0)
-      params.problem("every_n_train_steps", fmt::format("must not be negative, got {}", *steps));
-  }
+void read_steps(SectionReader& params, CheckpointSection& s) {
+  const auto steps = params.optional<std::int64_t>("every_n_train_steps");
+  if (!steps || *steps == 0) return;
+  s.every_n_train_steps = *steps;
+  if (*steps < 0)
+    params.problem("every_n_train_steps", fmt::format("must not be negative, got {}", *steps));
+}
+
+void read_interval(SectionReader& params, CheckpointSection& s) {
   if (params.is_map("train_time_interval")) {
-    section.train_time_interval_s = read_duration(params, "train_time_interval");
+    s.train_time_interval_s = read_duration(params, "train_time_interval");
   } else if (const auto seconds = params.optional<double>("train_time_interval")) {
-    section.train_time_interval_s = *seconds;
+    s.train_time_interval_s = *seconds;
     if (*seconds <= 0)
       params.problem("train_time_interval",
                      fmt::format("expected seconds above 0, got {}", *seconds));
   }
-  section.every_n_epochs = params.non_negative("every_n_epochs", section.every_n_epochs);
-  if (section.every_n_train_steps || section.train_time_interval_s) section.every_n_epochs = 0;
 }
 
-void read_params(SectionReader params, CheckpointSection& section) {
-  section.dirpath = params.get<std::string>("dirpath", "");
-  section.filename = params.get<std::string>("filename", "");
-  section.monitor = params.get<std::string>("monitor", section.monitor);
-  section.mode = params.one_of("mode", section.mode, {"min", "max"});
-  section.save_top_k = params.get<int>("save_top_k", section.save_top_k);
-  if (section.save_top_k < -1)
-    params.problem("save_top_k", fmt::format("expected -1 (all), 0 (none) or how many are kept, "
-                                             "got {}",
-                                             section.save_top_k));
-  section.save_last = params.get<bool>("save_last", section.save_last);
-  section.save_weights_only = params.get<bool>("save_weights_only", section.save_weights_only);
-  section.auto_insert_metric_name =
-      params.get<bool>("auto_insert_metric_name", section.auto_insert_metric_name);
-  section.async = params.get<bool>("async_save", false);
-  read_triggers(params, section);
+void check_save_top_k(SectionReader& params, const CheckpointSection& s) {
+  if (s.save_top_k >= -1) return;
+  params.problem("save_top_k", fmt::format("expected -1 (all), 0 (none) or how many are kept, "
+                                           "got {}",
+                                           s.save_top_k));
+}
+
+/// When checkpoints are saved. Epochs count where neither steps nor time do, as in NxDT.
+void trigger_fields(Fields& fields, CheckpointSection& s) {
+  fields.non_negative("every_n_epochs", s.every_n_epochs);
+  fields.form(
+      "every_n_train_steps", [&](SectionReader& r) { read_steps(r, s); },
+      [&](YamlWriter& out) { out.integer_or_null("every_n_train_steps", s.every_n_train_steps); });
+  fields.form(
+      "train_time_interval", [&](SectionReader& r) { read_interval(r, s); },
+      [&](YamlWriter& out) { out.number_or_null("train_time_interval", s.train_time_interval_s); });
+  fields.rule([&](SectionReader&) {
+    if (s.every_n_train_steps || s.train_time_interval_s) s.every_n_epochs = 0;
+  });
+}
+
+void params_fields(Fields& fields, CheckpointSection& s) {
+  fields.text_or_null("dirpath", s.dirpath);
+  fields.text_or_null("filename", s.filename);
+  fields.text("monitor", s.monitor);
+  fields.one_of("mode", s.mode, {"min", "max"});
+  fields.integer("save_top_k", s.save_top_k);
+  fields.rule([&](SectionReader& r) { check_save_top_k(r, s); });
+  fields.boolean("save_last", s.save_last);
+  fields.boolean("save_weights_only", s.save_weights_only);
+  fields.boolean("auto_insert_metric_name", s.auto_insert_metric_name);
+  trigger_fields(fields, s);
+  // Newer NeMo's name of exp_manager.async_checkpointing.
+  fields.only_read("async_save",
+                   [&](SectionReader& r) { s.async = r.get<bool>("async_save", false); });
+}
+
+void check_masters(SectionReader& reader, const CheckpointSection& s) {
+  if (!s.masters_replace_weights || !s.save_weights_only) return;
+  reader.problem("avoid_saving_lower_precision_weights",
+                 "expected false with checkpoint_callback_params.save_weights_only: weights are "
+                 "left out where the optimizer's files have their masters");
+}
+
+void read_buffer(SectionReader& reader, CheckpointSection& s) {
+  constexpr double kMostGib = 1 << 20;  // no host has a PiB
+  s.async_buffer_gib = reader.optional<double>("async_buffer_gib");
+  const auto gib = s.async_buffer_gib;
+  if (!gib || (*gib > 0 && *gib <= kMostGib)) return;
+  reader.problem("async_buffer_gib",
+                 fmt::format("expected GiB above 0, at most {}, got {}", kMostGib, *gib));
+  s.async_buffer_gib.reset();
+}
+
+/// Arguments of NxD's save_checkpoint that NxDT has no keys for. Written where they are set.
+void own_checkpoint_fields(Fields& fields, CheckpointSection& s) {
+  const char* masters = "avoid_saving_lower_precision_weights";
+  fields.own().form(
+      masters,
+      [&](SectionReader& r) {
+        s.masters_replace_weights = r.get<bool>(masters, s.masters_replace_weights);
+        check_masters(r, s);
+      },
+      [&](YamlWriter& out) {
+        if (s.masters_replace_weights) out.boolean(masters, true);
+      });
+  fields.own().form(
+      "async_buffer_gib", [&](SectionReader& r) { read_buffer(r, s); },
+      [&](YamlWriter& out) {
+        if (s.async_buffer_gib) out.number_or_null("async_buffer_gib", s.async_buffer_gib);
+      });
+}
+
+/// Keys of exp_manager, after those of its checkpoint_callback_params.
+void checkpoint_fields(Fields& fields, CheckpointSection& s) {
+  fields.boolean("create_checkpoint_callback", s.create);
+  fields.boolean("resume_if_exists", s.resume_if_exists);
+  fields.boolean("resume_ignore_no_checkpoint", s.resume_ignore_no_checkpoint);
+  fields.text_or_null("resume_from_checkpoint", s.resume_from_checkpoint);
+  fields.boolean("save_xser", s.save_xser);
+  fields.boolean("save_bf16", s.save_bf16);
+  fields.form(
+      "async_checkpointing",
+      [&](SectionReader& r) { s.async = r.get<bool>("async_checkpointing", false) || s.async; },
+      [&](YamlWriter& out) { out.boolean("async_checkpointing", s.async); });
+  own_checkpoint_fields(fields, s);
 }
 
 }  // namespace
@@ -65,55 +134,31 @@ void list_dist_ckpt_keys(Fields& fields) {
 
 CheckpointSection read_checkpoints(SectionReader& exp_manager) {
   CheckpointSection section;
-  section.create = exp_manager.get<bool>("create_checkpoint_callback", section.create);
-  read_params(exp_manager.section("checkpoint_callback_params"), section);
-  section.save_xser = exp_manager.get<bool>("save_xser", section.save_xser);
-  section.save_bf16 = exp_manager.get<bool>("save_bf16", section.save_bf16);
-  section.masters_replace_weights = exp_manager.get<bool>("avoid_saving_lower_precision_weights",
-                                                          section.masters_replace_weights);
-  if (section.masters_replace_weights && section.save_weights_only)
-    exp_manager.problem("avoid_saving_lower_precision_weights",
-                        "expected false with checkpoint_callback_params.save_weights_only: weights "
-                        "are left out where the optimizer's files have their masters");
-  section.async = exp_manager.get<bool>("async_checkpointing", section.async) || section.async;
-  section.async_buffer_gib = exp_manager.optional<double>("async_buffer_gib");
-  constexpr double kMostGib = 1 << 20;  // no host has a PiB
-  if (const auto gib = section.async_buffer_gib; gib && !(*gib > 0 && *gib <= kMostGib)) {
-    exp_manager.problem("async_buffer_gib",
-                        fmt::format("expected GiB above 0, at most {}, got {}", kMostGib, *gib));
-    section.async_buffer_gib.reset();
-  }
-  section.resume_if_exists = exp_manager.get<bool>("resume_if_exists", section.resume_if_exists);
-  section.resume_ignore_no_checkpoint =
-      exp_manager.get<bool>("resume_ignore_no_checkpoint", section.resume_ignore_no_checkpoint);
-  section.resume_from_checkpoint = exp_manager.get<std::string>("resume_from_checkpoint", "");
+  SectionReader params = exp_manager.section("checkpoint_callback_params");
+  Fields of_params = Fields::reading(params);
+  params_fields(of_params, section);
+  Fields fields = Fields::reading(exp_manager);
+  checkpoint_fields(fields, section);
   return section;
 }
 
-void write_checkpoints(YamlWriter& out, const CheckpointSection& section, const YamlMap& source) {
-  out.boolean("create_checkpoint_callback", section.create);
-  out.boolean("resume_if_exists", section.resume_if_exists);
-  out.boolean("resume_ignore_no_checkpoint", section.resume_ignore_no_checkpoint);
-  out.text_or_null("resume_from_checkpoint", section.resume_from_checkpoint);
-  out.boolean("save_xser", section.save_xser);
-  out.boolean("save_bf16", section.save_bf16);
-  if (section.masters_replace_weights) out.boolean("avoid_saving_lower_precision_weights", true);
-  out.boolean("async_checkpointing", section.async);
-  if (section.async_buffer_gib) out.number_or_null("async_buffer_gib", section.async_buffer_gib);
+void write_checkpoints(YamlWriter& out, CheckpointSection section, const YamlMap& source) {
+  Fields fields = Fields::writing(out);
+  checkpoint_fields(fields, section);
   out.open("checkpoint_callback_params");
-  out.text_or_null("dirpath", section.dirpath);
-  out.text_or_null("filename", section.filename);
-  out.text("monitor", section.monitor);
-  out.text("mode", section.mode);
-  out.integer("save_top_k", section.save_top_k);
-  out.boolean("save_last", section.save_last);
-  out.boolean("save_weights_only", section.save_weights_only);
-  out.boolean("auto_insert_metric_name", section.auto_insert_metric_name);
-  out.integer("every_n_epochs", section.every_n_epochs);
-  out.integer_or_null("every_n_train_steps", section.every_n_train_steps);
-  out.number_or_null("train_time_interval", section.train_time_interval_s);
+  params_fields(fields, section);
   out.keep(source.map("checkpoint_callback_params"), "exp_manager.checkpoint_callback_params");
   out.close();
+}
+
+void list_checkpoint_keys(Fields& fields) {
+  CheckpointSection section;
+  checkpoint_fields(fields, section);
+}
+
+void list_checkpoint_params(Fields& fields) {
+  CheckpointSection section;
+  params_fields(fields, section);
 }
 
 }  // namespace trellis::trainer

@@ -7,6 +7,7 @@
 
 #include "trainer/config/fields.h"
 #include "trainer/config/sections.h"
+#include "trainer/config/yaml_writer.h"
 
 namespace trellis::trainer {
 namespace {
@@ -126,38 +127,35 @@ void read_prefixes_by_split(SectionReader& reader, DataSection& section) {
     reader.warn("splits_string", "has no effect: data_prefix names the data of each split");
 }
 
-void read_megatron(SectionReader& reader, DataSection& section) {
-  section.kind = DataKind::kMegatron;
-  if (reader.is_map("data_prefix")) {
-    read_prefixes_by_split(reader, section);
-  } else {
-    section.data_prefix = read_prefixes(reader, "data_prefix");
-    const auto splits = reader.optional<std::string>("splits_string");
-    if (splits) section.splits = read_splits(reader, *splits);
-    if (!reader.has_value("splits_string"))
-      reader.problem("splits_string",
-                     "this key is required and missing; expected three numbers such as 980,10,10");
+void read_splits_string(SectionReader& reader, DataSection& s) {
+  if (s.kind != DataKind::kMegatron) {
+    if (reader.has_value("splits_string"))
+      reader.problem("splits_string", "splits the data of data_prefix, which is missing");
+    return;
   }
-  if (!reader.has_value("dataloader_type"))
-    reader.problem("dataloader_type",
-                   "this key is required and missing; expected single or cyclic");
+  if (reader.is_map("data_prefix")) return;
+  const auto splits = reader.optional<std::string>("splits_string");
+  if (splits) s.splits = read_splits(reader, *splits);
+  if (!reader.has_value("splits_string"))
+    reader.problem("splits_string",
+                   "this key is required and missing; expected three numbers such as 980,10,10");
 }
 
-void read_flags(SectionReader& reader, DataSection& section) {
-  section.index_mapping_dir = reader.get<std::string>("index_mapping_dir", "");
-  section.cyclic = reader.one_of("dataloader_type", "single", {"single", "cyclic"}) == "cyclic";
-  section.drop_last = reader.get<bool>("drop_last", section.drop_last);
-  section.validation_drop_last =
-      reader.get<bool>("validation_drop_last", section.validation_drop_last);
-  section.reset_position_ids = reader.get<bool>("reset_position_ids", section.reset_position_ids);
-  section.eod_mask_loss = reader.get<bool>("eod_mask_loss", section.eod_mask_loss);
-  section.no_seqlen_plus_one_input_tokens =
-      reader.get<bool>("no_seqlen_plus_one_input_tokens", section.no_seqlen_plus_one_input_tokens);
-  section.num_workers = reader.get<int>("num_workers", section.num_workers);
-  if (section.num_workers < 0)
-    reader.problem("num_workers", fmt::format("must not be negative, got {}", section.num_workers));
-  section.num_workers =
-      reader.at_most("num_workers", section.num_workers, 1024, "so many batches are read ahead");
+void read_data_prefix(SectionReader& reader, DataSection& s) {
+  if (s.kind != DataKind::kMegatron) return;
+  if (reader.is_map("data_prefix")) {
+    read_prefixes_by_split(reader, s);
+  } else {
+    s.data_prefix = read_prefixes(reader, "data_prefix");
+  }
+  if (!s.train_dir.empty()) reader.problem("train_dir", "excludes data_prefix; remove one of them");
+}
+
+void read_dataloader_type(SectionReader& reader, DataSection& s) {
+  s.cyclic = reader.one_of("dataloader_type", "single", {"single", "cyclic"}) == "cyclic";
+  if (s.kind == DataKind::kMegatron && !reader.has_value("dataloader_type"))
+    reader.problem("dataloader_type",
+                   "this key is required and missing; expected single or cyclic");
 }
 
 /// Keys that one kind of data reads.
@@ -186,35 +184,89 @@ void warn_of_unread_keys(SectionReader& reader, const DataSection& section) {
   if (!section.cyclic) warn("drop_last", !section.drop_last, "only dataloader_type cyclic reads");
 }
 
-}  // namespace
+std::string prefix_list(const std::vector<DataPrefix>& prefixes) {
+  std::string list;
+  for (const DataPrefix& prefix : prefixes) {
+    list += (list.empty() ? "" : ", ") +
+            fmt::format("{}, {}", prefix.weight, YamlWriter::quoted(prefix.path));
+  }
+  return "[" + list + "]";
+}
 
-DataSection read_data(SectionReader& reader, bool hf, const AlignmentSection& alignment) {
-  DataSection section;
-  section.micro_batch_size = reader.required_positive("micro_batch_size");
-  section.global_batch_size = reader.required_positive("global_batch_size");
-  section.train_dir = reader.get<std::string>("train_dir", "");
-  section.val_dir = reader.get<std::string>("val_dir", "");
-  section.test_dir = reader.get<std::string>("test_dir", "");
-  section.tokenizer = read_tokenizer(reader.section("tokenizer"));
-  read_flags(reader, section);
+void write_data_prefix(YamlWriter& out, const DataSection& s) {
+  if (s.kind != DataKind::kMegatron) return;
+  if (s.data_prefix_by_split.empty()) return out.raw("data_prefix", prefix_list(s.data_prefix));
+  out.open("data_prefix");
+  for (const auto& [split, prefixes] : s.data_prefix_by_split)
+    out.raw(split, prefix_list(prefixes));
+  out.close();
+}
+
+/// What decides the kind of the data in addition to section `data`.
+struct DataSurroundings {
+  bool hf = false;         ///< model_source is hf
+  bool alignment = false;  ///< there is a model_alignment_strategy
+};
+
+DataKind kind_of(SectionReader& reader, const DataSection& s, const DataSurroundings& around) {
+  if (around.alignment) return DataKind::kAlignment;
+  if (reader.has_value("data_prefix")) return DataKind::kMegatron;
+  // With a tokenizer, an hf model's train_dir is text.
   const bool tokenizes = !reader.section("tokenizer").empty();
-  section.records = alignment.records;
-  section.records.dev_choose_samples = reader.optional_positive("dev_choose_samples").value_or(0);
-  section.records.shuffle = reader.get<bool>("shuffle", section.records.shuffle);
-  if (!alignment.strategy.empty()) {
-    section.kind = DataKind::kAlignment;
-  } else if (reader.has_value("data_prefix")) {
-    read_megatron(reader, section);
-    if (!section.train_dir.empty())
-      reader.problem("train_dir", "excludes data_prefix; remove one of them");
-  } else if (hf && !section.train_dir.empty() && !tokenizes) {
-    section.kind = DataKind::kHfDataset;
-  }
-  if (section.kind != DataKind::kMegatron && reader.has_value("splits_string")) {
-    reader.problem("splits_string", "splits the data of data_prefix, which is missing");
-  }
-  warn_of_unread_keys(reader, section);
-  return section;
+  return around.hf && !s.train_dir.empty() && !tokenizes ? DataKind::kHfDataset : DataKind::kText;
+}
+
+void source_fields(Fields& fields, DataSection& s, const DataSurroundings& around) {
+  fields.required_positive("micro_batch_size", s.micro_batch_size);
+  fields.required_positive("global_batch_size", s.global_batch_size);
+  fields.text_or_null("train_dir", s.train_dir);
+  fields.text_or_null("val_dir", s.val_dir);
+  fields.text_or_null("test_dir", s.test_dir);
+  fields.only_read("seq_length");  // a rule between sections compares it with the model's length
+  fields.rule([&](SectionReader& r) { s.kind = kind_of(r, s, around); });
+  fields.form(
+      "data_prefix", [&](SectionReader& r) { read_data_prefix(r, s); },
+      [&](YamlWriter& out) { write_data_prefix(out, s); });
+  fields.form(
+      "splits_string", [&](SectionReader& r) { read_splits_string(r, s); },
+      [&](YamlWriter& out) {
+        if (s.kind == DataKind::kMegatron && s.data_prefix_by_split.empty())
+          out.text("splits_string",
+                   fmt::format("{},{},{}", s.splits.at(0), s.splits.at(1), s.splits.at(2)));
+      });
+}
+
+void data_fields(Fields& fields, DataSection& s, const DataSurroundings& around) {
+  source_fields(fields, s, around);
+  fields.text_or_null("index_mapping_dir", s.index_mapping_dir);
+  fields.form(
+      "dataloader_type", [&](SectionReader& r) { read_dataloader_type(r, s); },
+      [&](YamlWriter& out) { out.text("dataloader_type", s.cyclic ? "cyclic" : "single"); });
+  fields.boolean("drop_last", s.drop_last);
+  fields.boolean("validation_drop_last", s.validation_drop_last);
+  fields.boolean("reset_position_ids", s.reset_position_ids);
+  fields.boolean("eod_mask_loss", s.eod_mask_loss);
+  fields.boolean("no_seqlen_plus_one_input_tokens", s.no_seqlen_plus_one_input_tokens);
+  fields.non_negative("num_workers", s.num_workers);
+  fields.rule([&](SectionReader& r) {
+    s.num_workers = r.at_most("num_workers", s.num_workers, 1024, "so many batches are read ahead");
+  });
+  fields.form(
+      "dev_choose_samples",
+      [&](SectionReader& r) {
+        s.records.dev_choose_samples = r.optional_positive("dev_choose_samples").value_or(0);
+      },
+      [&](YamlWriter& out) {
+        if (s.kind == DataKind::kAlignment && s.records.dev_choose_samples > 0)
+          out.integer("dev_choose_samples", s.records.dev_choose_samples);
+      });
+  fields.own().form(
+      "shuffle",
+      [&](SectionReader& r) { s.records.shuffle = r.get<bool>("shuffle", s.records.shuffle); },
+      [&](YamlWriter& out) {
+        if (s.kind == DataKind::kAlignment) out.boolean("shuffle", s.records.shuffle);
+      });
+  fields.rule([&](SectionReader& r) { warn_of_unread_keys(r, s); });
 }
 
 void write_tokenizer(YamlWriter& out, TokenizerSection section, const YamlMap& source) {
@@ -223,6 +275,33 @@ void write_tokenizer(YamlWriter& out, TokenizerSection section, const YamlMap& s
   tokenizer_fields(fields, section);
   out.keep(source, "data.tokenizer");
   out.close();
+}
+
+}  // namespace
+
+DataSection read_data(SectionReader& reader, bool hf, const AlignmentSection& alignment) {
+  DataSection section;
+  section.tokenizer = read_tokenizer(reader.section("tokenizer"));
+  section.records = alignment.records;
+  Fields fields = Fields::reading(reader);
+  data_fields(fields, section, {hf, !alignment.strategy.empty()});
+  return section;
+}
+
+void write_data(YamlWriter& out, DataSection section, const YamlMap& source) {
+  out.open("data");
+  Fields fields = Fields::writing(out);
+  data_fields(fields, section, {});
+  // With a tokenizer, an hf model's train_dir would be text.
+  if (section.kind != DataKind::kHfDataset)
+    write_tokenizer(out, section.tokenizer, source.map("tokenizer"));
+  out.keep(source, "data");
+  out.close();
+}
+
+void list_data_keys(Fields& fields) {
+  DataSection section;
+  data_fields(fields, section, {});
 }
 
 void list_tokenizer_keys(Fields& fields) {

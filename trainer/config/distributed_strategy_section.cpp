@@ -33,13 +33,10 @@ void strategy_fields(Fields& fields, DistributedStrategySection& s) {
       "kv_replicator", [&](SectionReader& r) { s.kv_replicator = read_kv_replicator(r); },
       [&](YamlWriter& out) { out.integer("kv_replicator", s.kv_replicator); });
   fields.rule([&](SectionReader& r) { check_sequence_parallel(r, s); });
-}
-
-/// Keys that NxDT does not have.
-void own_fields(Fields& fields, DistributedStrategySection& s) {
-  fields.one_of("context_parallel_order", s.context_parallel_order, {"contiguous", "balanced"});
-  fields.boolean("fsdp", s.fsdp);
-  fields.positive("data_parallel_replicate_size", s.data_parallel_replicate_size);
+  fields.own().one_of("context_parallel_order", s.context_parallel_order,
+                      {"contiguous", "balanced"});
+  fields.own().boolean("fsdp", s.fsdp);
+  fields.own().positive("data_parallel_replicate_size", s.data_parallel_replicate_size);
 }
 
 }  // namespace
@@ -48,7 +45,6 @@ DistributedStrategySection read_distributed_strategy(SectionReader& reader) {
   DistributedStrategySection section;
   Fields fields = Fields::reading(reader);
   strategy_fields(fields, section);
-  own_fields(fields, section);
   return section;
 }
 
@@ -56,18 +52,12 @@ void write_distributed_strategy(YamlWriter& out, DistributedStrategySection sect
   out.open("distributed_strategy");
   Fields fields = Fields::writing(out);
   strategy_fields(fields, section);
-  own_fields(fields, section);
   out.close();
 }
 
 void list_distributed_strategy_keys(Fields& fields) {
   DistributedStrategySection section;
   strategy_fields(fields, section);
-}
-
-void list_own_strategy_keys(Fields& fields) {
-  DistributedStrategySection section;
-  own_fields(fields, section);
 }
 
 }  // namespace trellis::trainer

@@ -3,7 +3,13 @@
 namespace trellis::trainer {
 
 void Fields::name(const char* key) {
-  if (names_ != nullptr) names_->emplace_back(key);
+  if (names_ != nullptr) names_->push_back({key, own_});
+  own_ = false;
+}
+
+Fields& Fields::own() {
+  own_ = true;
+  return *this;
 }
 
 void Fields::boolean(const char* key, bool& value) {
@@ -18,6 +24,12 @@ void Fields::integer(const char* key, int& value) {
   if (out_ != nullptr) out_->integer(key, value);
 }
 
+void Fields::required_positive(const char* key, int& value) {
+  name(key);
+  if (reader_ != nullptr) value = reader_->required_positive(key);
+  if (out_ != nullptr) out_->integer(key, value);
+}
+
 void Fields::positive(const char* key, int& value) {
   name(key);
   if (reader_ != nullptr) value = reader_->positive(key, value);
@@ -28,6 +40,25 @@ void Fields::positive(const char* key, std::optional<int>& value) {
   name(key);
   if (reader_ != nullptr) value = reader_->optional_positive(key);
   if (out_ != nullptr) out_->integer_or_null(key, value);
+}
+
+void Fields::positive(const char* key, double& value) {
+  name(key);
+  if (reader_ != nullptr) value = reader_->positive(key, value);
+  if (out_ != nullptr) out_->number(key, value);
+}
+
+void Fields::size(const char* key, int& value) {
+  name(key);
+  if (reader_ != nullptr)
+    value = value > 0 ? reader_->positive(key, value) : reader_->required_positive(key);
+  if (out_ != nullptr) out_->integer(key, value);
+}
+
+void Fields::non_negative(const char* key, int& value) {
+  name(key);
+  if (reader_ != nullptr) value = reader_->non_negative(key, value);
+  if (out_ != nullptr) out_->integer(key, value);
 }
 
 void Fields::non_negative(const char* key, std::int64_t& value) {
@@ -87,6 +118,11 @@ void Fields::form(const char* key, const Read& read, const Write& write) {
 void Fields::only_read(const char* key, const Read& read) {
   name(key);
   if (reader_ != nullptr && read) read(*reader_);
+}
+
+void Fields::section(const Read& read, const Write& write) {
+  if (reader_ != nullptr) read(*reader_);
+  if (out_ != nullptr) write(*out_);
 }
 
 void Fields::rule(const Read& check) {

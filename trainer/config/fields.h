@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/config/known_keys.h"
 #include "trainer/config/section_reader.h"
 #include "trainer/config/yaml_writer.h"
 
@@ -19,12 +20,19 @@ class Fields {
   static Fields reading(SectionReader& reader) { return {&reader, nullptr, nullptr}; }
   static Fields writing(YamlWriter& out) { return {nullptr, &out, nullptr}; }
   /// Appends the keys to `names`; values do not count.
-  static Fields naming(std::vector<std::string>& names) { return {nullptr, nullptr, &names}; }
+  static Fields naming(std::vector<FieldName>& names) { return {nullptr, nullptr, &names}; }
+
+  /// The next key is one that NxDT does not have.
+  Fields& own();
 
   void boolean(const char* key, bool& value);
   void integer(const char* key, int& value);
+  void required_positive(const char* key, int& value);        ///< ≥ 1
   void positive(const char* key, int& value);                 ///< ≥ 1
   void positive(const char* key, std::optional<int>& value);  ///< ≥ 1 or null
+  void size(const char* key, int& value);                     ///< ≥ 1; required where it is 0
+  void positive(const char* key, double& value);              ///< > 0
+  void non_negative(const char* key, int& value);
   void non_negative(const char* key, std::int64_t& value);
   void non_negative(const char* key, double& value);
   void fraction(const char* key, double& value);  ///< in [0, 1]
@@ -40,17 +48,20 @@ class Fields {
   void form(const char* key, const Read& read, const Write& write);
   /// A key that is read but never written: another name, or what the file may say in another way.
   void only_read(const char* key, const Read& read = {});
+  /// A section in this one; its keys are listed by itself.
+  void section(const Read& read, const Write& write);
   /// What follows from keys that are listed before it: checks, and values that change.
   void rule(const Read& check);
 
  private:
-  Fields(SectionReader* reader, YamlWriter* out, std::vector<std::string>* names)
+  Fields(SectionReader* reader, YamlWriter* out, std::vector<FieldName>* names)
       : reader_(reader), out_(out), names_(names) {}
   void name(const char* key);
 
   SectionReader* reader_;
   YamlWriter* out_;
-  std::vector<std::string>* names_;
+  std::vector<FieldName>* names_;
+  bool own_ = false;
 };
 
 }  // namespace trellis::trainer

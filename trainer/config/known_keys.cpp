@@ -67,12 +67,8 @@ constexpr KeyGroup kGroups[] = {
     {"exp_manager", kSupported, "", "", "", kNxdt, &list_exp_manager_keys},
     {"exp_manager", kSection,
      "checkpoint_callback_params early_stopping_callback_params step_timing_kwargs ema"},
-    {"exp_manager", kSupported,
-     "create_checkpoint_callback resume_if_exists resume_ignore_no_checkpoint "
-     "resume_from_checkpoint save_xser save_bf16 async_checkpointing"},
-    // Arguments of NxD's save_checkpoint that NxDT has no keys for.
-    {"exp_manager", kSupported, "avoid_saving_lower_precision_weights async_buffer_gib", "", "",
-     kOwnKey},
+    {"exp_manager", kSupported, "", "", "", kNxdt, &list_checkpoint_keys},
+    {"exp_manager", kSupported, "", "", "", kOwnKey, &list_checkpoint_keys},
     {"exp_manager", kNeutral, "use_zero1_dcp", "false|null",
      "optimizer states of every checkpoint open with another data-parallel size"},
     {"exp_manager", kNeutral, "num_workers", "null",
@@ -105,9 +101,8 @@ constexpr KeyGroup kGroups[] = {
      "neptune_logger_kwargs",
      "null", "that logger does not exist"},
 
-    {"exp_manager.checkpoint_callback_params", kSupported,
-     "dirpath filename monitor mode save_top_k save_last save_weights_only auto_insert_metric_name "
-     "every_n_epochs every_n_train_steps train_time_interval async_save"},
+    {"exp_manager.checkpoint_callback_params", kSupported, "", "", "", kNxdt,
+     &list_checkpoint_params},
     {"exp_manager.checkpoint_callback_params", kNeutral, "filepath", "null",
      "use dirpath and filename"},
     {"exp_manager.checkpoint_callback_params", kIgnored, "verbose", "",
@@ -148,20 +143,13 @@ constexpr KeyGroup kGroups[] = {
      "use evaluate_ema_weights_instead"},
 
     {"distributed_strategy", kSupported, "", "", "", kNxdt, &list_distributed_strategy_keys},
-    {"distributed_strategy", kSupported, "", "", "", kOwnKey, &list_own_strategy_keys},
+    {"distributed_strategy", kSupported, "", "", "", kOwnKey, &list_distributed_strategy_keys},
     {"distributed_strategy", kNeutral, "pipeline_model_parallel_split_rank", "0|null",
      "no model has an encoder and a decoder"},
     {"distributed_strategy", kNeutral, "wrap_with_zero", "null", "its name is `zero1`"},
 
-    {"data", kSupported,
-     "micro_batch_size global_batch_size train_dir val_dir test_dir seq_length data_prefix "
-     "splits_string"},
-    {"data", kSupported,
-     "index_mapping_dir dataloader_type drop_last validation_drop_last reset_position_ids "
-     "eod_mask_loss"},
-    {"data", kSupported, "no_seqlen_plus_one_input_tokens num_workers"},
-    {"data", kSupported, "dev_choose_samples"},
-    {"data", kSupported, "shuffle", "", "", kOwnKey},
+    {"data", kSupported, "", "", "", kNxdt, &list_data_keys},
+    {"data", kSupported, "", "", "", kOwnKey, &list_data_keys},
     {"data", kIgnored, "dataset_name prompt_name subset_name", "",
      "no templates of promptsource are applied: give records of formatted texts, or of messages "
      "for the tokenizer's chat template"},
@@ -188,24 +176,8 @@ constexpr KeyGroup kGroups[] = {
      "there is one implementation of each tokenizer"},
     {"data.tokenizer", kNeutral, "delimiter", "null", "no tokenizer here splits by a delimiter"},
 
-    {"model", kSupported,
-     "num_layers hidden_size ffn_hidden_size num_attention_heads num_kv_heads kv_channels "
-     "encoder_seq_length max_position_embeddings "
-     "make_vocab_size_divisible_by layernorm_epsilon init_method_std use_scaled_init_method "
-     "do_layer_norm_weight_decay model_config"},
-    {"model", kSupported,
-     "position_freq_base position_abf_factor positition_interpolation_factor rope_theta "
-     "rotary_percentage"},
-    {"model", kSupported,
-     "normalization activation transformer_block_type position_embedding_type has_bias"},
-    {"model", kSupported,
-     "share_embeddings_and_output_weights hidden_dropout attention_dropout ffn_dropout "
-     "sliding_window_size"},
-    {"model", kSupported,
-     "apply_query_key_layer_scaling fp32_residual_connection qkv_linear fuse_qkv pipeline_cuts"},
-    {"model", kSupported,
-     "activations_checkpoint_granularity activations_checkpoint_recompute weight_init_only "
-     "skip_nan_grad"},
+    {"model", kSupported, "", "", "", kNxdt, &list_model_keys},
+    {"model", kSupported, "", "", "", kOwnKey, &list_model_keys},
     {"model", kSupported, "", "", "", kNxdt, &list_dist_ckpt_keys},
     {"model", kNeutral, "dist_ckpt_parallel_load", "true|null",
      "each file is read by one rank of a process, and the others take it from there"},
@@ -217,19 +189,6 @@ constexpr KeyGroup kGroups[] = {
      "it belongs to zarr; files are read into the place of their tensors"},
     {"model", kIgnored, "save_logits", "",
      "a training step returns its loss; nothing reads logits"},
-    // Extensions: NxDT takes the vocabulary from the tokenizer or from config.json, the others from
-    // config.json.
-    {"model", kSupported, "vocab_size torch_dtype", "", "", kOwnKey},
-    // Megatron-LM's --qk-layernorm, and NeMo's key of this name.
-    {"model", kSupported, "qk_layernorm", "", "", kOwnKey},
-    // Of DBRX, whose layer norms have no bias: config.json's attn_config.clip_qkv.
-    {"model", kSupported, "layernorm_bias clip_qkv", "", "", kOwnKey},
-    // NxDT always fuses them; neuronx-nemo-megatron did not before its 0.5.0 (its ParallelMLP had
-    // dense_h_to_4h and dense_h_to_4h_2).
-    {"model", kSupported, "fuse_gate_up", "", "", kOwnKey},
-    // Of encoders, which NxDT does not have: as config.json calls them.
-    {"model", kSupported,
-     "model_type type_vocab_size image_size patch_size num_channels num_labels", "", "", kOwnKey},
     {"model", kSection, "optim fusions moe rope_scaling"},
     {"model", kIgnored, "use_cpu_initialization", "",
      "weights are always drawn on the CPU, a few ranks at a time (trainer.sequential_move_factor)"},
@@ -274,21 +233,14 @@ constexpr KeyGroup kGroups[] = {
     {"model", kLater, "fp8 fp8_e4m3 fp8_hybrid", "false|null", "training in fp8 is not supported"},
     {"model", kLater, "fp8_margin", "0|null", "training in fp8 is not supported"},
 
-    {"model.fusions", kSupported, "flash_attention ring_attention do_layer_norm_weight_decay"},
+    {"model.fusions", kSupported, "", "", "", kNxdt, &list_fusion_keys},
     {"model.fusions", kIgnored, "softmax", "",
      "the compiler fuses; fusions.flash_attention chooses the kernel"},
 
-    {"model.rope_scaling", kSupported,
-     "rope_type type factor low_freq_factor high_freq_factor original_max_position_embeddings"},
+    {"model.rope_scaling", kSupported, "", "", "", kNxdt, &list_rope_scaling_keys},
 
-    {"model.moe", kSupported,
-     "num_experts top_k frequency capacity_factor dropless routing_algorithm router_activation"},
-    {"model.moe", kSupported,
-     "sinkhorn_iterations sinkhorn_tol output_router_logits router_aux_loss_coef "
-     "normalize_top_k_affinities glu_mlp"},
-    {"model.moe", kSupported,
-     "num_groups top_k_groups routed_scaling_factor num_shared_experts jitter_eps block_size", "",
-     "", kOwnKey},
+    {"model.moe", kSupported, "", "", "", kNxdt, &list_moe_keys},
+    {"model.moe", kSupported, "", "", "", kOwnKey, &list_moe_keys},
     {"model.moe", kNeutral, "dropout moe_dropout", "0|null", "experts have no dropout"},
 
     {"model.optim", kSupported, "name lr weight_decay betas eps"},
@@ -320,26 +272,19 @@ constexpr KeyGroup kGroups[] = {
      "use name: ReduceLROnPlateau"},
     {"model.optim.sched", kNeutral, "last_epoch", "-1|null", "a run starts at step 0"},
 
-    {"precision", kSupported, "type parallel_layers_reduce_dtype master_weights fp32_grad_acc"},
-    {"precision", kSupported, "xla_use_bf16 xla_downcast_bf16 neuron_rt_stochastic_rounding_en"},
+    {"precision", kSupported, "", "", "", kNxdt, &list_precision_keys},
     {"precision", kIgnored, "fp32_grads_cc", "",
      "NxDT does not read it either; fp32_grad_acc sums gradients in fp32"},
 
     {"model_alignment_strategy", kSection, "dpo sft orpo peft"},
-    {"model_alignment_strategy.dpo", kSupported, "loss_type precompute_ref_log_probs"},
-    {"model_alignment_strategy.dpo", kSupported, "kl_beta max_prompt_length truncation_mode"},
-    {"model_alignment_strategy.dpo", kSupported, "ref_log_probs_cache", "", "", kOwnKey},
-    {"model_alignment_strategy.sft", kSupported, "packing"},
-    {"model_alignment_strategy.sft", kSupported, "truncation_mode", "", "", kOwnKey},
-    {"model_alignment_strategy.orpo", kSupported, "beta max_prompt_length truncation_mode"},
-    {"model_alignment_strategy.orpo", kSupported, "implementation", "", "", kOwnKey},
-    {"model_alignment_strategy.peft", kSupported,
-     "lora_rank lora_alpha lora_dropout lora_bias target_modules load_lora_from_ckpt"},
-    {"model_alignment_strategy.peft", kSupported,
-     "save_lora_base merge_lora save_lora_config_adapter merge_sharded_lora"},
-    // NxD's LoraConfig has them, NxDT's YAML does not.
-    {"model_alignment_strategy.peft", kSupported,
-     "use_rslora init_lora_weights modules_to_save lora_save_dir lora_load_tag", "", "", kOwnKey},
+    {"model_alignment_strategy.dpo", kSupported, "", "", "", kNxdt, &list_dpo_keys},
+    {"model_alignment_strategy.dpo", kSupported, "", "", "", kOwnKey, &list_dpo_keys},
+    {"model_alignment_strategy.sft", kSupported, "", "", "", kNxdt, &list_sft_keys},
+    {"model_alignment_strategy.sft", kSupported, "", "", "", kOwnKey, &list_sft_keys},
+    {"model_alignment_strategy.orpo", kSupported, "", "", "", kNxdt, &list_orpo_keys},
+    {"model_alignment_strategy.orpo", kSupported, "", "", "", kOwnKey, &list_orpo_keys},
+    {"model_alignment_strategy.peft", kSupported, "", "", "", kNxdt, &list_peft_keys},
+    {"model_alignment_strategy.peft", kSupported, "", "", "", kOwnKey, &list_peft_keys},
     {"model_alignment_strategy.peft", kNeutral, "use_dora", "false|null",
      "weight-decomposed adapters (DoRA) are not supported"},
     {"model_alignment_strategy.peft", kIgnored, "lora_verbose", "",
@@ -359,8 +304,11 @@ std::vector<std::string> split(std::string_view text, char separator) {
 std::vector<std::string> keys_of(const KeyGroup& group) {
   std::vector<std::string> keys = split(group.keys, ' ');
   if (group.fields != nullptr) {
-    Fields fields = Fields::naming(keys);
+    std::vector<FieldName> names;
+    Fields fields = Fields::naming(names);
     group.fields(fields);
+    for (FieldName& name : names)
+      if (name.own == (group.origin == kOwnKey)) keys.push_back(std::move(name.key));
   }
   return keys;
 }

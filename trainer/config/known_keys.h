@@ -29,12 +29,18 @@ struct KeyGroup {
   std::string_view why = "";  ///< kIgnored: why it has no effect; kLater and kNeutral: what is
                               ///< missing, or what to use instead
   std::string_view origin = "NxDT";  ///< whose key it is: NxDT (with NeMo), or Trellis
-  /// Lists more keys: those that the section's reader visits.
+  /// Lists more keys: those of this origin that the section's reader visits.
   void (*fields)(Fields& fields) = nullptr;
 };
 
 /// The origin of keys that NxDT does not have.
 inline constexpr std::string_view kOwnKey = "Trellis";
+
+/// A key as a section's visitor (Fields) lists it.
+struct FieldName {
+  std::string key;
+  bool own;  ///< of origin kOwnKey
+};
 
 struct KnownKey {
   std::string key;

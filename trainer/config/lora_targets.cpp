@@ -72,7 +72,7 @@ LayerModules megatron_attention(const ModelSection& model) {
   return attention;
 }
 
-LayerModules layer_of(const ModelSection& model, bool megatron, int layer) {
+LayerModules modules_of(const ModelSection& model, bool megatron, int layer) {
   LayerModules all = megatron ? megatron_attention(model) : llama_attention(model);
   for (LayerModule& module : mlp_of(model, megatron, layer)) all.push_back(module);
   all.push_back({"input_layernorm", "", false});
@@ -113,7 +113,7 @@ std::vector<NamedModule> modules_of(const ModelSection& model) {
   if (megatron && model.position_embedding == PositionEmbedding::kLearnedAbsolute)
     modules.push_back({"language_model.embedding.position_embeddings", "", false});
   for (int i = 0; i < model.num_layers; ++i) {
-    for (const LayerModule& module : layer_of(model, megatron, i))
+    for (const LayerModule& module : modules_of(model, megatron, i))
       modules.push_back(
           {fmt::format("{}layers.{}.{}", front, i, module.path), module.alias, module.linear, i});
   }

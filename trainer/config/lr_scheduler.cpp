@@ -209,9 +209,8 @@ std::map<std::string, double> all_arguments(const SchedSection& sched) {
   return all;
 }
 
-using Problems = std::vector<SectionProblem>;
-
-void check_arguments(Problems& problems, const SchedSection& sched, const Schedule& schedule) {
+void check_arguments(SectionProblems& problems, const SchedSection& sched,
+                     const Schedule& schedule) {
   for (const auto& [name, value] : sched.arguments) {
     const auto known = std::ranges::find(schedule.arguments, name, &OptimizerArgument::name);
     if (known == schedule.arguments.end()) {
@@ -240,7 +239,7 @@ void check_arguments(Problems& problems, const SchedSection& sched, const Schedu
   }
 }
 
-void check_phases(Problems& problems, const SchedSection& sched, const Schedule& schedule,
+void check_phases(SectionProblems& problems, const SchedSection& sched, const Schedule& schedule,
                   std::int64_t max_steps) {
   const auto unused = [&](const char* key, std::int64_t steps, bool used) {
     if (!used && steps > 0)
@@ -305,7 +304,7 @@ std::vector<SectionProblem> check_schedule(const OptimSection& optim, std::int64
     for (const std::string& name : schedule_names()) names += (names.empty() ? "" : ", ") + name;
     return {{"name", fmt::format("unknown schedule `{}`; expected one of: {}", sched.name, names)}};
   }
-  Problems problems;
+  SectionProblems problems;
   check_arguments(problems, sched, *schedule);
   check_phases(problems, sched, *schedule, max_steps);
   if (!(sched.min_lr >= 0))

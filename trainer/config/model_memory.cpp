@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include "base/nearest.h"
+#include "trainer/config/fields.h"
 #include "trainer/config/model_readers.h"
+#include "trainer/config/names.h"
 
 namespace trellis::trainer {
 namespace {
@@ -29,24 +31,6 @@ std::vector<std::string> read_module_names(SectionReader& reader) {
                                join_names(recompute_module_names())));
   }
   return *names;
-}
-
-}  // namespace
-
-const std::vector<std::string>& recompute_module_names() {
-  static const std::vector<std::string> names = {"CoreAttention", "LlamaMLP", "LlamaRMSNorm",
-                                                 "ActivationMultiplyMLP", "LlamaDecoderLayer"};
-  return names;
-}
-
-std::optional<int> layer_of(const std::string& name) {
-  const std::size_t dot = name.rfind('.');
-  if (dot == std::string::npos || !name.substr(0, dot).ends_with("layers")) return std::nullopt;
-  int layer = 0;
-  const char* last = name.data() + name.size();
-  const auto [end, error] = std::from_chars(name.data() + dot + 1, last, layer);
-  if (error != std::errc() || end != last || layer < 0) return std::nullopt;
-  return layer;
 }
 
 void read_recompute(SectionReader& reader, bool hf, ModelSection& section) {
@@ -108,6 +92,42 @@ void read_pipeline_cuts(SectionReader& reader, ModelSection& section) {
     }
     previous = *layer;
   }
+}
+
+}  // namespace
+
+const std::vector<std::string>& recompute_module_names() {
+  static const std::vector<std::string> names = {"CoreAttention", "LlamaMLP", "LlamaRMSNorm",
+                                                 "ActivationMultiplyMLP", "LlamaDecoderLayer"};
+  return names;
+}
+
+std::optional<int> layer_of(const std::string& name) {
+  const std::size_t dot = name.rfind('.');
+  if (dot == std::string::npos || !name.substr(0, dot).ends_with("layers")) return std::nullopt;
+  int layer = 0;
+  const char* last = name.data() + name.size();
+  const auto [end, error] = std::from_chars(name.data() + dot + 1, last, layer);
+  if (error != std::errc() || end != last || layer < 0) return std::nullopt;
+  return layer;
+}
+
+void recompute_fields(Fields& fields, ModelSection& s, bool hf) {
+  fields.form(
+      "activations_checkpoint_granularity", [&](SectionReader& r) { read_recompute(r, hf, s); },
+      [&](YamlWriter& out) {
+        const bool none = s.recompute == Recompute::kNone;
+        out.raw("activations_checkpoint_granularity", none ? "null" : name_of(s.recompute));
+      });
+  fields.form(
+      "activations_checkpoint_recompute", [](SectionReader&) {},  // read with the granularity
+      [&](YamlWriter& out) { out.texts("activations_checkpoint_recompute", s.recompute_modules); });
+}
+
+void pipeline_cuts_field(Fields& fields, ModelSection& s) {
+  fields.form(
+      "pipeline_cuts", [&](SectionReader& r) { read_pipeline_cuts(r, s); },
+      [&](YamlWriter& out) { out.texts("pipeline_cuts", s.pipeline_cuts); });
 }
 
 }  // namespace trellis::trainer

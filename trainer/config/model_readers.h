@@ -5,8 +5,10 @@
 #include "trainer/config/run_config.h"
 #include "trainer/config/section_reader.h"
 
-/// The parts of section `model`.
+/// Visitors of the parts of section `model`.
 namespace trellis::trainer {
+
+class Fields;
 
 inline constexpr double kMostRopeTheta = 1e30;
 
@@ -18,16 +20,21 @@ struct VocabularySources {
 };
 /// model.vocab_size, config.json's, or the tokenizer's; padded so that it divides into equal
 /// shards.
-void read_vocabulary(SectionReader& reader, const VocabularySources& sources,
-                     ModelSection& section);
+void vocabulary_fields(Fields& fields, ModelSection& s, const VocabularySources& sources);
 
-/// What distinguishes Megatron's models from Llama: norms, activation, positions, biases, dropouts;
-/// and `architecture`. Dropouts and architecture of `section` are what an hf model's own file says.
-void read_structure(SectionReader& reader, bool hf, ModelSection& section);
+/// What distinguishes Megatron's models from Llama: norms, activation, positions, biases,
+/// dropouts. Dropouts and architecture of `s` are what an hf model's own file says.
+void structure_fields(Fields& fields, ModelSection& s, bool hf);
+/// NxDT has one class for every Megatron model; a Megatron model that is Llama in all its parts is
+/// built like Llama.
+[[nodiscard]] std::string architecture_of(const ModelSection& section);
 
 /// activations_checkpoint_*.
-void read_recompute(SectionReader& reader, bool hf, ModelSection& section);
-void read_pipeline_cuts(SectionReader& reader, ModelSection& section);
+void recompute_fields(Fields& fields, ModelSection& s, bool hf);
+void pipeline_cuts_field(Fields& fields, ModelSection& s);
+
+/// Positions of rotary embeddings. rope_theta and rope_scaling of `s` are what config.json says.
+void rope_fields(Fields& fields, ModelSection& s, bool hf);
 
 /// The class names that activations_checkpoint_recompute may hold.
 [[nodiscard]] const std::vector<std::string>& recompute_module_names();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "trainer/config/fields.h"
 #include "trainer/config/model_readers.h"
 #include "trainer/config/names.h"
 
@@ -9,14 +10,13 @@ namespace trellis::trainer {
 namespace {
 
 template <typename Enum>
-Enum read_enum(SectionReader& reader, const std::string& key, Enum default_value) {
+void choice(Fields& fields, const char* key, Enum& value) {
   std::vector<std::string> legal;
   for (const auto& entry : names_of<Enum>()) legal.push_back(entry.first);
-  const std::string text = reader.one_of(key, name_of(default_value), legal);
-  for (const auto& [name, value] : names_of<Enum>()) {
-    if (name == text) return value;
-  }
-  return default_value;
+  std::string name = name_of(value);
+  fields.one_of(key, name, legal);
+  for (const auto& entry : names_of<Enum>())
+    if (entry.first == name) value = entry.second;
 }
 
 /// Megatron's choices as a family of models has decided them.
@@ -86,72 +86,93 @@ void check_hf_structure(SectionReader& reader, const ModelSection& section,
   has_only("sliding_window_size", !section.sliding_window, "no window");
 }
 
-void read_dropouts(SectionReader& reader, ModelSection& section) {
-  section.hidden_dropout = reader.fraction("hidden_dropout", section.hidden_dropout);
-  section.attention_dropout = reader.fraction("attention_dropout", section.attention_dropout);
-  section.ffn_dropout = reader.fraction("ffn_dropout", 0);
-  for (const auto& [key, value] : {std::pair{"hidden_dropout", section.hidden_dropout},
-                                   std::pair{"attention_dropout", section.attention_dropout},
-                                   std::pair{"ffn_dropout", section.ffn_dropout}}) {
-    if (value == 1) reader.problem(key, "1 drops everything; it must be smaller than 1");
-  }
+void dropout_fields(Fields& fields, ModelSection& s) {
+  const auto field = [&](const char* key, double& value) {
+    fields.fraction(key, value);
+    fields.rule([&](SectionReader& r) {
+      if (value == 1) r.problem(key, "1 drops everything; it must be smaller than 1");
+    });
+  };
+  field("hidden_dropout", s.hidden_dropout);
+  field("attention_dropout", s.attention_dropout);
+  field("ffn_dropout", s.ffn_dropout);
 }
 
-double read_rotary_percentage(SectionReader& reader) {
-  const double share = reader.get<double>("rotary_percentage", 1.0);
-  if (share > 0 && share <= 1) return share;
-  reader.problem("rotary_percentage", fmt::format("must be in (0, 1], got {}", share));
-  return 1;
-}
-
-/// What Databricks' DBRX has and NxDT's Megatron models do not.
-void read_dbrx_choices(SectionReader& reader, bool hf, ModelSection& section) {
-  section.layernorm_bias = reader.get<bool>("layernorm_bias", section.layernorm_bias);
-  section.clip_qkv = reader.optional<double>("clip_qkv");
-  if (section.clip_qkv && *section.clip_qkv <= 0)
-    reader.problem("clip_qkv", fmt::format("must be greater than 0, got {}", *section.clip_qkv));
+void check_dbrx_choices(SectionReader& reader, bool hf, const ModelSection& s) {
+  if (s.clip_qkv && *s.clip_qkv <= 0)
+    reader.problem("clip_qkv", fmt::format("must be greater than 0, got {}", *s.clip_qkv));
   for (const char* key : {"layernorm_bias", "clip_qkv"}) {
     if (hf && reader.has_value(key))
       reader.problem(key, "belongs to model_source megatron: no hf model here has it; remove it");
   }
-  if (!section.layernorm_bias && section.normalization == Normalization::kRmsNorm)
+  if (!s.layernorm_bias && s.normalization == Normalization::kRmsNorm)
     reader.problem("layernorm_bias",
                    "false is of layer norms: expected normalization layernorm or layernorm1p, got "
                    "rmsnorm, which has none; remove it");
 }
 
-/// NxDT has one class for every Megatron model; a Megatron model that is Llama in all its parts is
-/// built like Llama.
+/// What Databricks' DBRX has and NxDT's Megatron models do not: its layer norms have no bias, and
+/// config.json's attn_config.clip_qkv.
+void dbrx_fields(Fields& fields, ModelSection& s, bool hf) {
+  fields.own().form(
+      "layernorm_bias",
+      [&](SectionReader& r) { s.layernorm_bias = r.get<bool>("layernorm_bias", s.layernorm_bias); },
+      [&](YamlWriter& out) {
+        if (!s.layernorm_bias) out.boolean("layernorm_bias", false);
+      });
+  fields.own().form(
+      "clip_qkv", [&](SectionReader& r) { s.clip_qkv = r.optional<double>("clip_qkv"); },
+      [&](YamlWriter& out) {
+        if (s.clip_qkv) out.number("clip_qkv", *s.clip_qkv);
+      });
+  fields.rule([&](SectionReader& r) { check_dbrx_choices(r, hf, s); });
+}
+
+void adopt(const Structure& family, ModelSection& s) {
+  s.normalization = family.normalization;
+  s.activation = family.activation;
+  s.transformer_block_type = family.block;
+  s.position_embedding = family.positions;
+  s.has_bias = family.has_bias;
+  s.share_embeddings_and_output_weights = family.tied;
+  s.qk_layernorm = family.qk_layernorm;
+}
+
+}  // namespace
+
+void structure_fields(Fields& fields, ModelSection& s, bool hf) {
+  const Structure family = family_structure(hf, s);
+  fields.rule([&](SectionReader&) { adopt(family, s); });
+  choice(fields, "normalization", s.normalization);
+  choice(fields, "activation", s.activation);
+  choice(fields, "transformer_block_type", s.transformer_block_type);
+  choice(fields, "position_embedding_type", s.position_embedding);
+  fields.boolean("has_bias", s.has_bias);
+  fields.boolean("share_embeddings_and_output_weights", s.share_embeddings_and_output_weights);
+  dropout_fields(fields, s);
+  fields.boolean("apply_query_key_layer_scaling", s.apply_query_key_layer_scaling);
+  fields.boolean("fp32_residual_connection", s.fp32_residual_connection);
+  // Megatron-LM's --qk-layernorm, and NeMo's key of this name.
+  fields.own().form(
+      "qk_layernorm",
+      [&](SectionReader& r) { s.qk_layernorm = r.get<bool>("qk_layernorm", s.qk_layernorm); },
+      [&](YamlWriter& out) {
+        if (s.qk_layernorm) out.boolean("qk_layernorm", true);
+      });
+  dbrx_fields(fields, s, hf);
+  fields.rule([&](SectionReader& r) {
+    if (hf) check_hf_structure(r, s, family);
+  });
+}
+
 std::string architecture_of(const ModelSection& section) {
+  if (is_encoder(section)) return section.architecture;
   if (section.moe) return "mixtral";
   const bool llama = section.normalization == Normalization::kRmsNorm &&
                      section.activation == Activation::kSwiglu &&
                      section.transformer_block_type == TransformerBlock::kPreLn &&
                      section.position_embedding == PositionEmbedding::kRope && !section.has_bias;
   return llama ? "llama" : "gpt";
-}
-
-}  // namespace
-
-void read_structure(SectionReader& reader, bool hf, ModelSection& section) {
-  const Structure family = family_structure(hf, section);
-  section.normalization = read_enum(reader, "normalization", family.normalization);
-  section.activation = read_enum(reader, "activation", family.activation);
-  section.transformer_block_type = read_enum(reader, "transformer_block_type", family.block);
-  section.position_embedding = read_enum(reader, "position_embedding_type", family.positions);
-  section.qk_layernorm = reader.get<bool>("qk_layernorm", family.qk_layernorm);
-  section.has_bias = reader.get<bool>("has_bias", family.has_bias);
-  read_dbrx_choices(reader, hf, section);
-  section.share_embeddings_and_output_weights =
-      reader.get<bool>("share_embeddings_and_output_weights", family.tied);
-  section.use_scaled_init_method = reader.get<bool>("use_scaled_init_method", !hf);
-  section.apply_query_key_layer_scaling = reader.get<bool>("apply_query_key_layer_scaling", !hf);
-  section.fp32_residual_connection =
-      reader.get<bool>("fp32_residual_connection", section.fp32_residual_connection);
-  section.rotary_percentage = read_rotary_percentage(reader);
-  read_dropouts(reader, section);
-  if (hf) check_hf_structure(reader, section, family);
-  if (!is_encoder(section)) section.architecture = architecture_of(section);
 }
 
 }  // namespace trellis::trainer

@@ -37,6 +37,13 @@ const Names<PositionEmbedding>& names_of() {
   return names;
 }
 
+template <>
+const Names<Recompute>& names_of() {
+  static const Names<Recompute> names = {
+      {"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}};
+  return names;
+}
+
 std::vector<std::string> words_of(const std::string& schedule, const std::string& argument) {
   if (schedule == "CyclicLR" && argument == "mode")
     return {"triangular", "triangular2", "exp_range"};

@@ -22,6 +22,8 @@ template <>
 const Names<TransformerBlock>& names_of();
 template <>
 const Names<PositionEmbedding>& names_of();
+template <>
+const Names<Recompute>& names_of();
 
 template <typename Enum>
 [[nodiscard]] std::string name_of(Enum value) {

@@ -4,10 +4,11 @@
 #include <fmt/format.h>
 
 #include "trainer/config/known_keys.h"
-#include "trainer/config/names.h"
-#include "trainer/config/sections.h"
-#include "trainer/config/optimizer_table.h"
 #include "trainer/config/lr_scheduler.h"
+#include "trainer/config/names.h"
+#include "trainer/config/optimizer_table.h"
+#include "trainer/config/sections.h"
+#include "trainer/config/yaml_writer.h"
 
 namespace trellis::trainer {
 namespace {
@@ -173,6 +174,33 @@ SchedSection read_sched(SectionReader& reader, std::int64_t max_steps) {
   return section;
 }
 
+/// Arguments as their YAML: lists are stored as name_0 and name_1, words as numbers.
+void write_arguments(YamlWriter& out, const std::map<std::string, double>& arguments,
+                     const std::string& owner) {
+  for (const auto& [name, value] : arguments) {
+    const std::string stem = name.size() > 2 ? name.substr(0, name.size() - 2) : name;
+    if (name.ends_with("_1") && arguments.contains(stem + "_0")) continue;
+    if (name.ends_with("_0")) {
+      out.raw(stem, fmt::format("[{}, {}]", value, arguments.at(stem + "_1")));
+    } else if (const auto words = words_of(owner, name); !words.empty()) {
+      out.text(name, words.at(static_cast<std::size_t>(value)));
+    } else {
+      out.number(name, value);
+    }
+  }
+}
+
+void write_sched(YamlWriter& out, const SchedSection& sched) {
+  out.open("sched");
+  out.text("name", sched.name);
+  out.integer("warmup_steps", sched.warmup_steps);
+  out.integer("constant_steps", sched.constant_steps);
+  out.integer("hold_steps", sched.hold_steps);
+  out.number("min_lr", sched.min_lr);
+  write_arguments(out, sched.arguments, sched.name);
+  out.close();
+}
+
 }  // namespace
 
 OptimSection read_optim(SectionReader& reader, std::int64_t max_steps) {
@@ -212,6 +240,19 @@ OptimSection read_optim(SectionReader& reader, std::int64_t max_steps) {
     judged.lr = std::numeric_limits<double>::max();  // no rule may build on a wrong rate
   if (section.sched && sched.good({"name"})) report(sched, check_schedule(judged, max_steps));
   return section;
+}
+
+void write_optim(YamlWriter& out, const OptimSection& section) {
+  const OptimizerInfo& info = *find_optimizer(section.name);
+  out.open("optim");
+  out.text("name", section.name);
+  if (section.lr > 0) out.number("lr", section.lr);
+  out.number("weight_decay", section.weight_decay);
+  if (info.has_betas) out.raw("betas", fmt::format("[{}, {}]", section.beta1, section.beta2));
+  if (info.has_eps) out.number("eps", section.eps);
+  write_arguments(out, section.arguments, section.name);
+  if (section.sched) write_sched(out, *section.sched);
+  out.close();
 }
 
 }  // namespace trellis::trainer

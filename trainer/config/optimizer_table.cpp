@@ -11,18 +11,16 @@ OptimizerArgument flag(const char* name, bool value = false) {
   return {name, value ? 1.0 : 0.0, true, 0, 1};
 }
 
-using Problems = std::vector<SectionProblem>;
-
-void check_unit_interval(Problems& problems, const char* key, double value) {
+void check_unit_interval(SectionProblems& problems, const char* key, double value) {
   if (!(value >= 0 && value < 1))
     problems.push_back({key, fmt::format("must be in [0, 1), got {}", value)});
 }
 
-void check_not_negative(Problems& problems, const char* key, double value) {
+void check_not_negative(SectionProblems& problems, const char* key, double value) {
   if (!(value >= 0)) problems.push_back({key, fmt::format("must not be negative, got {}", value)});
 }
 
-void check_argument(Problems& problems, const OptimizerArgument& argument, double value) {
+void check_argument(SectionProblems& problems, const OptimizerArgument& argument, double value) {
   if (value >= argument.lowest && value <= argument.highest &&
       (!argument.boolean || value == 0 || value == 1))
     return;
@@ -39,7 +37,7 @@ std::string names_of(const std::vector<OptimizerArgument>& arguments) {
 }
 
 /// What single ranges cannot say.
-void check_combinations(Problems& problems, const OptimSection& optim,
+void check_combinations(SectionProblems& problems, const OptimSection& optim,
                         const std::map<std::string, double>& all) {
   if (optim.name == "sgd" && all.at("nesterov") != 0 &&
       (all.at("momentum") <= 0 || all.at("dampening") != 0)) {
@@ -164,7 +162,7 @@ std::vector<SectionProblem> check_optimizer(const OptimSection& optim) {
     return {
         {"name", fmt::format("unknown optimizer `{}`; expected one of: {}", optim.name, names)}};
   }
-  Problems problems;
+  SectionProblems problems;
   check_not_negative(problems, "lr", optim.lr);
   check_not_negative(problems, "weight_decay", optim.weight_decay);
   if (!info->has_weight_decay && optim.weight_decay != 0) {

@@ -42,7 +42,8 @@ struct SectionProblem {
   std::string key;
   std::string text;
 };
+using SectionProblems = std::vector<SectionProblem>;
 /// Every rule that the arguments break; empty: legal.
-[[nodiscard]] std::vector<SectionProblem> check_optimizer(const OptimSection& optim);
+[[nodiscard]] SectionProblems check_optimizer(const OptimSection& optim);
 
 }  // namespace trellis::trainer

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "trainer/config/fields.h"
 #include "trainer/config/sections.h"
 
 namespace trellis::trainer {
@@ -14,14 +15,37 @@ bool read_switch(SectionReader& reader, const std::string& key) {
   return false;
 }
 
+/// The keys of `type: manual`; with another type they are read, but decide nothing.
 struct ManualSwitches {
-  bool master_weights, fp32_grad_acc, use_bf16, downcast_bf16, stochastic_rounding;
+  bool master_weights = false, fp32_grad_acc = false, use_bf16 = false, downcast_bf16 = false,
+       stochastic_rounding = false;
 };
 
-ManualSwitches read_switches(SectionReader& reader) {
-  return {reader.get<bool>("master_weights", false), reader.get<bool>("fp32_grad_acc", false),
-          read_switch(reader, "xla_use_bf16"), read_switch(reader, "xla_downcast_bf16"),
-          read_switch(reader, "neuron_rt_stochastic_rounding_en")};
+ManualSwitches switches_of(const PrecisionSection& s) {
+  return {s.master_weights, s.fp32_grad_acc, s.floats_bf16, s.weights_bf16 && !s.floats_bf16,
+          s.stochastic_rounding};
+}
+
+void switch_fields(Fields& fields, ManualSwitches& s, bool manual) {
+  const auto boolean = [&](const char* key, bool& value) {
+    fields.form(
+        key, [&](SectionReader& r) { value = r.get<bool>(key, value); },
+        [&](YamlWriter& out) {
+          if (manual) out.boolean(key, value);
+        });
+  };
+  const auto variable = [&](const char* key, bool& value) {
+    fields.form(
+        key, [&](SectionReader& r) { value = read_switch(r, key); },
+        [&](YamlWriter& out) {
+          if (manual) out.text(key, value ? "1" : "0");
+        });
+  };
+  boolean("master_weights", s.master_weights);
+  boolean("fp32_grad_acc", s.fp32_grad_acc);
+  variable("xla_use_bf16", s.use_bf16);
+  variable("xla_downcast_bf16", s.downcast_bf16);
+  variable("neuron_rt_stochastic_rounding_en", s.stochastic_rounding);
 }
 
 void apply_manual(SectionReader& reader, const ManualSwitches& manual, bool zero1,
@@ -74,22 +98,54 @@ std::string read_reduce_dtype(SectionReader& reader, const std::string& type, bo
   return type;
 }
 
+/// What the meaning of a type depends on.
+struct PrecisionSurroundings {
+  bool zero1 = false;
+  bool bf16_checkpoint = false;
+};
+
+void precision_fields(Fields& fields, PrecisionSection& s, ManualSwitches switches,
+                      const PrecisionSurroundings& around) {
+  fields.one_of(
+      "type", s.type,
+      {"mixed_precision", "mixed_precisionSR", "bf16SR", "autocast", "fp32", "fp64", "manual"});
+  switch_fields(fields, switches, s.type == "manual");
+  fields.rule([&](SectionReader& r) {
+    if (s.type == "manual") {
+      apply_manual(r, switches, around.zero1, s);
+    } else {
+      apply_type(around.zero1, around.bf16_checkpoint, s);
+    }
+  });
+  fields.form(
+      "parallel_layers_reduce_dtype",
+      [&](SectionReader& r) {
+        s.parallel_layers_reduce_dtype = read_reduce_dtype(r, s.type, s.weights_bf16);
+      },
+      [&](YamlWriter& out) {
+        out.text("parallel_layers_reduce_dtype", s.parallel_layers_reduce_dtype);
+      });
+}
+
 }  // namespace
 
 PrecisionSection read_precision(SectionReader& reader, bool zero1, bool bf16_checkpoint) {
   PrecisionSection section;
-  section.type = reader.one_of(
-      "type", section.type,
-      {"mixed_precision", "mixed_precisionSR", "bf16SR", "autocast", "fp32", "fp64", "manual"});
-  const ManualSwitches manual = read_switches(reader);
-  if (section.type == "manual") {
-    apply_manual(reader, manual, zero1, section);
-  } else {
-    apply_type(zero1, bf16_checkpoint, section);
-  }
-  section.parallel_layers_reduce_dtype =
-      read_reduce_dtype(reader, section.type, section.weights_bf16);
+  Fields fields = Fields::reading(reader);
+  precision_fields(fields, section, {}, {zero1, bf16_checkpoint});
   return section;
+}
+
+void write_precision(YamlWriter& out, PrecisionSection section) {
+  out.open("precision");
+  Fields fields = Fields::writing(out);
+  precision_fields(fields, section, switches_of(section), {});
+  out.close();
+}
+
+void list_precision_keys(Fields& fields) {
+  PrecisionSection section;
+  precision_fields(fields, section, {}, {});
 }
 
 }  // namespace trellis::trainer

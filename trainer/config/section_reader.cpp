@@ -203,20 +203,25 @@ double SectionReader::fraction(const std::string& key, double default_value) {
   return default_value;
 }
 
-double SectionReader::non_negative(const std::string& key, double default_value) {
+template <typename T>
+T SectionReader::at_least_zero(const std::string& key, T default_value) {
   note(key, std::optional(default_value), " ≥ 0");
-  const double value = get<double>(key, default_value);
+  const T value = get<T>(key, default_value);
   if (value >= 0) return value;
   problem(key, fmt::format("must not be negative, got {}", value));
   return default_value;
 }
 
+double SectionReader::non_negative(const std::string& key, double default_value) {
+  return at_least_zero(key, default_value);
+}
+
+int SectionReader::non_negative(const std::string& key, int default_value) {
+  return at_least_zero(key, default_value);
+}
+
 std::int64_t SectionReader::non_negative(const std::string& key, std::int64_t default_value) {
-  note(key, std::optional(default_value), " ≥ 0");
-  const auto value = get<std::int64_t>(key, default_value);
-  if (value >= 0) return value;
-  problem(key, fmt::format("must not be negative, got {}", value));
-  return default_value;
+  return at_least_zero(key, default_value);
 }
 
 bool SectionReader::good(std::initializer_list<const char*> keys) const {

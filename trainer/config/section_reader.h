@@ -57,6 +57,7 @@ class SectionReader {
   /// for.
   int at_most(const std::string& key, int value, int most, const std::string& why);
   double positive(const std::string& key, double default_value);
+  int non_negative(const std::string& key, int default_value);
   std::int64_t non_negative(const std::string& key, std::int64_t default_value);
   double non_negative(const std::string& key, double default_value);
   double fraction(const std::string& key, double default_value);  ///< in [0, 1]
@@ -82,6 +83,8 @@ class SectionReader {
   void finish();
 
  private:
+  template <typename T>
+  T at_least_zero(const std::string& key, T default_value);
   [[nodiscard]] std::string text_of(const std::string& key);
   [[nodiscard]] std::string dotted(const std::string& key) const;
   [[nodiscard]] bool is_switched_off(const std::string& key);

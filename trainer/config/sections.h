@@ -64,18 +64,34 @@ struct ModelSurroundings {
 /// without a field stay.
 void write_trainer(YamlWriter& out, TrainerSection section, const YamlMap& source);
 void write_exp_manager(YamlWriter& out, ExpManagerSection section, const YamlMap& source);
-void write_checkpoints(YamlWriter& out, const CheckpointSection& section, const YamlMap& source);
+void write_checkpoints(YamlWriter& out, CheckpointSection section, const YamlMap& source);
 void write_distributed_strategy(YamlWriter& out, DistributedStrategySection section);
-void write_tokenizer(YamlWriter& out, TokenizerSection section, const YamlMap& source);
+/// Section `model` with every size in it: config.json is not needed any more.
+void write_model(YamlWriter& out, const RunConfig& config, const YamlMap& source);
+void write_optim(YamlWriter& out, const OptimSection& section);
+void write_precision(YamlWriter& out, PrecisionSection section);
+void write_moe(YamlWriter& out, MoeSection section);
+void write_data(YamlWriter& out, DataSection section, const YamlMap& source);
 
 /// The keys of a section, for the table of known keys.
 void list_trainer_keys(Fields& fields);
 void list_exp_manager_keys(Fields& fields);
+void list_checkpoint_keys(Fields& fields);
+void list_checkpoint_params(Fields& fields);
 void list_dist_ckpt_keys(Fields& fields);
 void list_early_stopping_keys(Fields& fields);
 void list_ema_keys(Fields& fields);
 void list_distributed_strategy_keys(Fields& fields);
-void list_own_strategy_keys(Fields& fields);
+void list_model_keys(Fields& fields);
+void list_fusion_keys(Fields& fields);
+void list_rope_scaling_keys(Fields& fields);
+void list_precision_keys(Fields& fields);
+void list_dpo_keys(Fields& fields);
+void list_sft_keys(Fields& fields);
+void list_orpo_keys(Fields& fields);
+void list_peft_keys(Fields& fields);
+void list_moe_keys(Fields& fields);
+void list_data_keys(Fields& fields);
 void list_tokenizer_keys(Fields& fields);
 
 }  // namespace trellis::trainer

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/input_file.h"
+#include "trainer/config/fields.h"
 #include "trainer/config/model_readers.h"
 #include "trainer/config/byte_vocabulary.h"
 #include "base/protobuf_fields.h"
@@ -125,8 +126,6 @@ int unpadded_size(SectionReader& reader, const VocabularySources& sources, bool 
   return size;
 }
 
-}  // namespace
-
 void read_vocabulary(SectionReader& reader, const VocabularySources& sources,
                      ModelSection& section) {
   const bool pads = !sources.hf || reader.has_value("make_vocab_size_divisible_by");
@@ -155,6 +154,26 @@ void read_vocabulary(SectionReader& reader, const VocabularySources& sources,
                                       size, divisor, tp, padded));
   }
   section.vocab_size = static_cast<int>(padded);
+}
+
+}  // namespace
+
+void vocabulary_fields(Fields& fields, ModelSection& s, const VocabularySources& sources) {
+  const bool tokens = !s.image;
+  // NxDT takes the vocabulary from the tokenizer or from config.json.
+  fields.own().form(
+      "vocab_size",
+      [&](SectionReader& r) {
+        if (tokens) read_vocabulary(r, sources, s);
+      },
+      [&](YamlWriter& out) {
+        if (tokens) out.integer("vocab_size", s.vocab_size);
+      });
+  fields.form(
+      "make_vocab_size_divisible_by", [](SectionReader&) {},  // read with vocab_size
+      [&](YamlWriter& out) {
+        if (tokens) out.integer("make_vocab_size_divisible_by", s.make_vocab_size_divisible_by);
+      });
 }
 
 }  // namespace trellis::trainer

@@ -10,33 +10,10 @@
 namespace trellis::trainer {
 namespace {
 
-std::string_view name_of(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::kNone: return "";
-    case Recompute::kSelective: return "selective";
-    case Recompute::kFull: return "full";
-  }
-  return "";
-}
-
-/// "TP2", "SP", … of a layout; what to_string() joins and a filter looks for.
+/// "TP2", "SP", …: what to_string() joins and a filter looks for.
 std::vector<std::string> parts_of(const Layout& layout) {
-  std::vector<std::string> parts;
-  const auto factor = [&](const char* name, int value) {
-    if (value > 1) parts.push_back(name + std::to_string(value));
-  };
-  factor("TP", layout.tp);
-  factor("PP", layout.pp);
-  factor("VPP", layout.vpp);
-  factor("DP", layout.dp);
-  factor("CP", layout.cp);
-  if (layout.balanced_context) parts.emplace_back("balanced");
-  factor("EP", layout.ep);
-  if (layout.sequence_parallel) parts.emplace_back("SP");
-  if (layout.zero1) parts.emplace_back(layout.fsdp ? "FSDP" : "ZeRO1");
-  factor("copies", layout.fsdp_replicas);
-  factor("KV", layout.kv_replicator);
-  if (layout.recompute != Recompute::kNone) parts.emplace_back(name_of(layout.recompute));
+  std::vector<std::string> parts = factors_of(layout);
+  std::ranges::move(switches_of(layout), std::back_inserter(parts));
   return parts;
 }
 
@@ -132,12 +109,6 @@ void add_variants(Layout layout, std::vector<Layout>& layouts) {
 
 }  // namespace
 
-std::string to_string(const Layout& layout) {
-  std::string text;
-  for (const std::string& part : parts_of(layout)) text += (text.empty() ? "" : " ") + part;
-  return text.empty() ? "one rank" : text;
-}
-
 std::vector<Layout> all_layouts(int ranks, int num_layers, const ModelAxes& axes) {
   std::vector<Layout> layouts;
   for_each_factorisation(ranks, num_layers, [&](const Layout& factors) {
@@ -183,29 +154,16 @@ bool LayoutFilter::chooses(const Layout& layout) const {
 }
 
 std::vector<std::string> overrides_of(const Layout& layout) {
-  const auto set = [](const char* key, const std::string& value) {
-    return std::string(key) + "=" + value;
+  std::vector<std::string> overrides = layout_overrides(layout);
+  const auto set = [&](const char* key, const std::string& value) {
+    overrides.push_back(std::string(key) + "=" + value);
   };
-  const auto flag = [](bool value) { return std::string(value ? "true" : "false"); };
-  const std::string recompute(name_of(layout.recompute));
-  return {
-      set("trainer.devices", std::to_string(layout.world_size())),
-      set("trainer.num_nodes", "1"),
-      set("distributed_strategy.tensor_model_parallel_size", std::to_string(layout.tp)),
-      set("distributed_strategy.pipeline_model_parallel_size", std::to_string(layout.pp)),
-      set("distributed_strategy.virtual_pipeline_model_parallel_size", std::to_string(layout.vpp)),
-      set("distributed_strategy.context_parallel_size", std::to_string(layout.cp)),
-      set("distributed_strategy.context_parallel_order",
-          layout.balanced_context ? "balanced" : "contiguous"),
-      set("distributed_strategy.expert_model_parallel_size", std::to_string(layout.ep)),
-      set("distributed_strategy.sequence_parallel", flag(layout.sequence_parallel)),
-      set("distributed_strategy.zero1", flag(layout.zero1)),
-      set("distributed_strategy.fsdp", flag(layout.fsdp)),
-      set("distributed_strategy.data_parallel_replicate_size",
-          std::to_string(layout.fsdp_replicas)),
-      set("distributed_strategy.kv_replicator", std::to_string(layout.kv_replicator)),
-      set("model.pipeline_cuts", "null"),
-      set("model.activations_checkpoint_granularity", recompute.empty() ? "null" : recompute)};
+  set("trainer.devices", std::to_string(layout.world_size()));
+  set("trainer.num_nodes", "1");
+  set("distributed_strategy.context_parallel_order",
+      layout.balanced_context ? "balanced" : "contiguous");
+  set("distributed_strategy.data_parallel_replicate_size", std::to_string(layout.fsdp_replicas));
+  return overrides;
 }
 
 }  // namespace trellis::trainer

@@ -1,34 +1,12 @@
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "trainer/config/run_config.h"
+#include "trainer/config/layout.h"
 
 namespace trellis::trainer {
-
-/// One way to spread a model over ranks, with what changes how it computes but must not change
-/// what.
-struct Layout {
-  int tp = 1, pp = 1, vpp = 1, dp = 1;
-  bool sequence_parallel = false;
-  bool zero1 = true;
-  bool fsdp = false;  ///< with zero1
-  int fsdp_replicas = 1;
-  int kv_replicator = 1;
-  int ep = 1;  ///< lies within DP
-  int cp = 1;
-  bool balanced_context = false;  ///< order of the sequence over CP
-  Recompute recompute = Recompute::kNone;
-  [[nodiscard]] int world_size() const { return tp * pp * dp * cp; }
-  bool operator==(const Layout&) const = default;
-};
-
-/// "TP2 PP2 VPP2 DP2 CP2 balanced EP2 SP ZeRO1 KV2 full" (FSDP or "FSDP copies2" in place of
-/// ZeRO1): factors of one and features that are off are left out; "one rank" when nothing is left.
-[[nodiscard]] std::string to_string(const Layout& layout);
 
 /// What a model can be spread over in addition to TP, PP and DP.
 struct ModelAxes {

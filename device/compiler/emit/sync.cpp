@@ -1,6 +1,7 @@
 #include "device/compiler/emit/sync.h"
 
 #include <algorithm>
+#include <functional>
 #include <tuple>
 
 namespace trellis::device {
@@ -41,9 +42,14 @@ struct Edge {
 class Planner {
  public:
   explicit Planner(const Phase& phase)
-      : phase_(phase), entries_(phase.entries()), known_(entries_.size()) {
+      : phase_(phase),
+        entries_(phase.entries()),
+        known_(entries_.size()),
+        sources_(entries_.size()),
+        carried_in_(phase.loops().size()) {
     plan_.waits.resize(entries_.size());
     plan_.posts.resize(entries_.size());
+    for (const Entry& entry : entries_) executors_.push_back(executor(entry));
   }
 
   SyncPlan run() {
@@ -56,10 +62,12 @@ class Planner {
   }
 
  private:
+  /// In a later iteration of `loop`, the `distance`-th next one, `first` comes after `second` of
+  /// this one.
   struct Conflict {
     int first = 0, second = 0;  ///< entries, first < second
     int loop = 0;
-    int distance = 0;  ///< of second → first in a later iteration; 0: none
+    int distance = 0;
   };
 
   int parent_child(int loop, int ancestor) const {
@@ -79,31 +87,83 @@ class Planner {
     return a;
   }
 
-  void add_conflict(int first, int second, const Tile* ring) {
-    const int loop = common_loop(entries_[first].loop, entries_[second].loop);
-    int distance = loop == 0 ? 0 : 1;
-    if (ring != nullptr && loop == ring->home && loop != 0) distance = ring->depth;
-    conflicts_.push_back({first, second, loop, distance});
-  }
-
   void collect_conflicts() {
     const auto& tiles = phase_.tile_list();
     for (std::size_t t = 0; t < tiles.size(); ++t) {
-      const Tile& tile = tiles[t];
-      for (std::size_t b = 0; b < tile.entries.size(); ++b) {
-        for (std::size_t a = 0; a < b; ++a) {
-          if (tile.scattered && tile.writes[a] && tile.writes[b]) continue;
-          if (tile.writes[a] || tile.writes[b])
-            add_conflict(tile.entries[a], tile.entries[b], &tile);
-        }
-      }
+      collect(tiles[t], tiles[t]);
       for (std::size_t u = t + 1; u < tiles.size(); ++u) {
-        if (overlap(tile, tiles[u])) collect_aliases(tile, tiles[u]);
+        if (!overlap(tiles[t], tiles[u])) continue;
+        // Every write of one comes after every use of the other.
+        collect(tiles[t], tiles[u]);
+        collect(tiles[u], tiles[t]);
       }
     }
-    std::sort(conflicts_.begin(), conflicts_.end(), [](const Conflict& x, const Conflict& y) {
-      return std::tie(x.second, y.first) < std::tie(y.second, x.first);
-    });
+  }
+
+  /// Conflicts between uses of one tile and later ones of another, or of the same. Of an executor
+  /// only one of them can matter, because it works in order.
+  void collect(const Tile& before, const Tile& after) {
+    collect_sources(before, after);
+    collect_carried(before, after);
+  }
+
+  /// One use of each kind for each executor, as 1 + its entry; 0: none.
+  struct Uses {
+    Clock reads{}, writes{};
+    void add(int executor, bool writes_it, int entry) {
+      int& known = (writes_it ? writes : reads)[static_cast<std::size_t>(executor)];
+      if (known == 0 || entry >= known) known = 1 + entry;
+    }
+    /// With which of them a use conflicts.
+    [[nodiscard]] int of(int executor, bool reads_count, bool writes_count) const {
+      const auto e = static_cast<std::size_t>(executor);
+      return std::max(reads_count ? reads[e] : 0, writes_count ? writes[e] : 0);
+    }
+  };
+
+  /// For each later use the last earlier ones.
+  void collect_sources(const Tile& before, const Tile& after) {
+    const bool sums = &before == &after && before.scattered;
+    Uses uses;
+    for (std::size_t a = 0, b = 0; b < after.entries.size(); ++b) {
+      const int target = after.entries[b];
+      for (; a < before.entries.size() && before.entries[a] < target; ++a)
+        uses.add(executors_[before.entries[a]], before.writes[a], before.entries[a]);
+      for (int e = 0; e < kNumExecutors; ++e) {
+        if (!waits_needed(e, static_cast<int>(entries_[target].engine))) continue;
+        int& known = sources_[target][e];
+        known = std::max(known, uses.of(e, after.writes[b], !(sums && after.writes[b])));
+      }
+    }
+  }
+
+  /// For each earlier use the last later ones, which may be of its next iteration.
+  void collect_carried(const Tile& before, const Tile& after) {
+    const bool sums = &before == &after && before.scattered;
+    std::map<int, Uses> by_loop;
+    for (std::size_t a = before.entries.size(), b = after.entries.size(); a-- > 0;) {
+      const int first = before.entries[a];
+      for (; b > 0 && after.entries[b - 1] > first; --b) {
+        const int second = after.entries[b - 1];
+        by_loop[entries_[second].loop].add(executors_[second], after.writes[b - 1], second);
+      }
+      for (const auto& [inner, uses] : by_loop) {
+        const int loop = common_loop(entries_[first].loop, inner);
+        if (loop == 0) continue;
+        const bool ring = &before == &after && loop == before.home;
+        add_carried(first, loop, ring ? before.depth : 1, uses, before.writes[a],
+                    !(sums && before.writes[a]));
+      }
+    }
+  }
+
+  void add_carried(int first, int loop, int distance, const Uses& uses, bool reads_count,
+                   bool writes_count) {
+    for (int e = 0; e < kNumExecutors; ++e) {
+      const int second = uses.of(e, reads_count, writes_count) - 1;
+      if (second >= 0 && waits_needed(e, static_cast<int>(entries_[first].engine)))
+        conflicts_.push_back({first, second, loop, distance});
+    }
   }
 
   static bool overlap(const Tile& a, const Tile& b) {
@@ -111,22 +171,8 @@ class Planner {
            b.address < a.address + a.slot_bytes * a.depth;
   }
 
-  /// Tiles of different scopes that share memory: every write of one comes after every use of the
-  /// other.
-  void collect_aliases(const Tile& a, const Tile& b) {
-    for (std::size_t i = 0; i < a.entries.size(); ++i) {
-      for (std::size_t j = 0; j < b.entries.size(); ++j) {
-        if (!a.writes[i] && !b.writes[j]) continue;
-        add_conflict(std::min(a.entries[i], b.entries[j]), std::max(a.entries[i], b.entries[j]),
-                     nullptr);
-      }
-    }
-  }
-
   /// first is complete before second starts, within one iteration, by what is known so far.
-  bool ordered(int first, int second) const {
-    return known_[second][executor(entries_[first])] > first;
-  }
+  bool ordered(int first, int second) const { return known_[second][executors_[first]] > first; }
 
   static bool waits_needed(int source_executor, int target_engine) {
     return source_executor != target_engine;
@@ -135,7 +181,6 @@ class Planner {
   void order_forward() {
     std::array<int, isa::kNumEngines> last{};
     last.fill(-1);
-    std::size_t next = 0;
     for (int i = 0; i < static_cast<int>(entries_.size()); ++i) {
       if (entries_[i].kind != Entry::Kind::kInstruction) continue;
       const int engine = static_cast<int>(entries_[i].engine);
@@ -145,16 +190,23 @@ class Planner {
           known_[i][engine] = std::max(known_[i][engine], last[engine] + 1);
       }
       last[engine] = i;
-      // Conflicts of i, latest source first, so that the strongest edge is made and implies the
-      // others.
-      for (; next < conflicts_.size() && conflicts_[next].second == i; ++next) {
-        const Conflict& c = conflicts_[next];
-        const int source = executor(entries_[c.first]);
-        if (!waits_needed(source, engine) || ordered(c.first, i)) continue;
-        forward_.push_back(make_edge(c.first, i, c.loop, 0));
-        merge(known_[i], known_[c.first]);
-        known_[i][source] = std::max(known_[i][source], c.first + 1);
-      }
+      order_after_sources(i);
+    }
+  }
+
+  /// Latest source first, so that the strongest edge is made and implies the others.
+  void order_after_sources(int target) {
+    std::array<int, kNumExecutors> latest = sources_[target];
+    std::sort(latest.begin(), latest.end(), std::greater<>());
+    for (const int known : latest) {
+      if (known == 0) return;
+      const int source = known - 1;
+      if (ordered(source, target)) continue;
+      const int loop = common_loop(entries_[source].loop, entries_[target].loop);
+      forward_.push_back(make_edge(source, target, loop, 0));
+      merge(known_[target], known_[source]);
+      int& complete = known_[target][executors_[source]];
+      complete = std::max(complete, known);
     }
   }
 
@@ -162,7 +214,7 @@ class Planner {
     return first == second || ordered(first, second) || in_order(first, second);
   }
   bool in_order(int first, int second) const {
-    return first < second && executor(entries_[first]) == executor(entries_[second]);
+    return first < second && executors_[first] == executors_[second];
   }
   /// `second` cannot start before `first` has started waiting.
   bool starts_after(int first, int second) const {
@@ -171,31 +223,23 @@ class Planner {
            ordered(first, second);
   }
 
+  /// The later entry of an iteration must be complete before the earlier one of a later iteration
+  /// starts.
   void order_carried() {
-    // Candidates: the later entry of an iteration must be complete before the earlier one of a
-    // later iteration starts.
-    std::vector<Conflict> candidates;
+    // Strongest first: latest source, earliest target, next iteration.
+    std::sort(conflicts_.begin(), conflicts_.end(), [](const Conflict& x, const Conflict& y) {
+      return std::tie(x.first, y.second, x.distance) < std::tie(y.first, x.second, y.distance);
+    });
     for (const Conflict& c : conflicts_) {
-      if (c.distance > 0 &&
-          waits_needed(executor(entries_[c.second]), static_cast<int>(entries_[c.first].engine)))
-        candidates.push_back(c);
-      // Both directions cross an iteration: a write early in the body also follows itself, which
-      // in-order executors keep.
-      if (c.distance > 0 &&
-          waits_needed(executor(entries_[c.first]), static_cast<int>(entries_[c.second].engine)))
-        continue;
-    }
-    // Strongest first: latest source, earliest target.
-    std::stable_sort(candidates.begin(), candidates.end(),
-                     [](const Conflict& x, const Conflict& y) {
-                       return std::tie(x.first, y.second) < std::tie(y.first, x.second);
-                     });
-    for (const Conflict& c : candidates) {
-      const bool implied = std::any_of(carried_.begin(), carried_.end(), [&](const Edge& e) {
-        return e.loop == c.loop && e.distance <= c.distance &&
-               same_or_ordered(c.second, e.source) && starts_after(e.target, c.first);
+      std::vector<int>& known = carried_in_[c.loop];
+      const bool implied = std::any_of(known.begin(), known.end(), [&](int i) {
+        const Edge& e = carried_[i];
+        return e.distance <= c.distance && same_or_ordered(c.second, e.source) &&
+               starts_after(e.target, c.first);
       });
-      if (!implied) carried_.push_back(make_edge(c.second, c.first, c.loop, c.distance));
+      if (implied) continue;
+      known.push_back(static_cast<int>(carried_.size()));
+      carried_.push_back(make_edge(c.second, c.first, c.loop, c.distance));
     }
   }
 
@@ -232,7 +276,7 @@ class Planner {
     });
     std::map<std::tuple<int, int, int, int>, std::vector<Channel>> channels;
     for (const Edge& e : edges) {
-      const int source = executor(entries_[e.source]);
+      const int source = executors_[e.source];
       const int engine = static_cast<int>(entries_[e.target].engine);
       auto& open = channels[{source, engine, carried ? e.loop : 0, e.distance}];
       auto channel = std::find_if(open.begin(), open.end(), [&](const Channel& c) {
@@ -279,9 +323,12 @@ class Planner {
 
   const Phase& phase_;
   const std::vector<Entry>& entries_;
+  std::vector<int> executors_;  ///< of each entry
   std::vector<Clock> known_;
-  std::vector<Conflict> conflicts_;
+  std::vector<Clock> sources_;       ///< of each entry, the conflicts that it comes after
+  std::vector<Conflict> conflicts_;  ///< from an iteration to a later one
   std::vector<Edge> forward_, carried_;
+  std::vector<std::vector<int>> carried_in_;  ///< of each loop, as places in carried_
   SyncPlan plan_;
 };
 

@@ -201,7 +201,7 @@ TEST_F(Measurements, AreFittedAndTheRestIsReportedSeparately) {
     EXPECT_NEAR(row.at("error").get<double>(), 1 / 1.1 - 1, 1e-3);
   EXPECT_THAT(calibrate_text(result), AllOf(HasSubstr("compute        × 1.2000"),
                                             HasSubstr("Fitted rows"), HasSubstr("Held-out rows")));
-  EXPECT_NEAR(result.calibration.record.all.worst_factor, 1.1, 1e-2);
+  EXPECT_NEAR(result.calibration.record.worst_factor(), 1.1, 1e-2);
 
   std::ofstream(folder_ / "mine.yaml") << to_yaml(result.calibration);
   const Calibration again = read_calibration(folder_ / "mine.yaml");

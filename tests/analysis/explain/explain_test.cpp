@@ -4,6 +4,7 @@
 
 #include "analysis/explain/constants.h"
 #include "analysis/explain/neighbours.h"
+#include "analysis/report/step_place.h"
 #include "base/error.h"
 #include "trainer/config/run_config.h"
 
@@ -62,17 +63,17 @@ TEST(NearestRows, APublishedRunIsNearestToItself) {
     if (run.row.use == RowUse::kExcluded) continue;
     const trainer::RunConfig config =
         trainer::load_run_config(run.config.string(), run.overrides, run.row.instance);
-    const StepTraits own = step_traits(config, run.row.instance, run.nodes);
+    const StepPlace own = step_place(config, run.row.instance, run.nodes);
     const auto rows = nearest_rows(own, 100);
     const auto found = std::find_if(rows.begin(), rows.end(),
                                     [&](const Neighbour& row) { return row.id == run.row.id; });
     ASSERT_NE(found, rows.end()) << run.row.id;
-    EXPECT_EQ(trait_distance(own, found->traits).total, 0) << run.row.id;
+    EXPECT_EQ(distance_between(own, found->place).total, 0) << run.row.id;
     EXPECT_LE(found->distance.total, rows.front().distance.total + 2) << "only its release is old";
     EXPECT_TRUE(found->predicted_s) << run.row.id;
     for (const Neighbour& row : rows) {
-      const TraitDistance back = trait_distance(row.traits, own);
-      EXPECT_DOUBLE_EQ(back.total, trait_distance(own, row.traits).total) << "it is symmetric";
+      const StepDistance back = distance_between(row.place, own);
+      EXPECT_DOUBLE_EQ(back.total, distance_between(own, row.place).total) << "it is symmetric";
       double sum = 0;
       for (const auto& [what, much] : row.distance.parts) sum += much;
       EXPECT_NEAR(sum, row.distance.total, 1e-9) << "its parts add up";
@@ -80,19 +81,18 @@ TEST(NearestRows, APublishedRunIsNearestToItself) {
   }
 }
 
-TEST(TraitDistance, CountsDoublingsAndDifferences) {
-  StepTraits a{.instance = "trn1.32xlarge", .generation = "trn1", .software = "nxd"};
-  StepTraits b = a;
+TEST(StepDistance, CountsDoublingsAndDifferences) {
+  StepPlace a{.instance = "trn1.32xlarge", .software = "nxd"};
+  StepPlace b = a;
   b.tp = 8;
   b.sequence_length = 4;
-  EXPECT_DOUBLE_EQ(trait_distance(a, b).total, 5);
-  b.generation = "trn2";
+  EXPECT_DOUBLE_EQ(distance_between(a, b).total, 5);
   b.instance = "trn2.48xlarge";
-  EXPECT_DOUBLE_EQ(trait_distance(a, b).total, 6) << "another generation is another instance";
+  EXPECT_DOUBLE_EQ(distance_between(a, b).total, 6) << "another generation is another instance";
   b.software = "none";
-  b.lora = true;
-  EXPECT_DOUBLE_EQ(trait_distance(a, b).total, 8);
-  EXPECT_EQ(trait_distance(a, b).parts.front().first, "TP");
+  b.lora = 1;
+  EXPECT_DOUBLE_EQ(distance_between(a, b).total, 8);
+  EXPECT_EQ(distance_between(a, b).parts.front().first, "TP");
 }
 
 TEST(PartAccuracies, ErrorsAreOrdered) {

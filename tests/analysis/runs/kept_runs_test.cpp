@@ -1,6 +1,7 @@
 #include "analysis/runs/kept_runs.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -12,6 +13,8 @@
 
 #include "base/byte_codec.h"
 #include "base/cache_file.h"
+#include "sim/config/number_files.h"
+#include "sim/config/system_config.h"
 
 /// Kept runs never touch a file that they did not make, and never answer with a file that is not
 /// the run's.
@@ -166,6 +169,27 @@ TEST_F(KeptRunsTest, TheOldestGoWhenAllTogetherAreTooLarge) {
   }
   runs_.store({1, 4}, run_);
   for (std::uint64_t i = 0; i <= 4; ++i) EXPECT_EQ(fs::exists(file_of({1, i})), i >= 2) << i;
+}
+
+TEST(RunKey, ChangesWithEachFileOfNumbers) {
+  const fs::path copy =
+      fs::temp_directory_path() / ("trellis_numbers_" + std::to_string(::getpid()));
+  fs::copy(sim::config_directory(), copy, fs::copy_options::recursive);
+  ::setenv("TRELLIS_CONFIG_DIR", copy.c_str(), 1);
+  RunSources sources;
+  sources.config_file = std::string(TRELLIS_SOURCE_DIR) + "/examples/quickstart.yaml";
+  const std::vector<fs::path> files = sim::number_files();
+  EXPECT_GE(files.size(), 5U) << "hardware and software";
+  ContentHash before = run_key(sources).value();
+  EXPECT_EQ(run_key(sources), before);
+  for (const fs::path& file : files) {
+    std::ofstream(file, std::ios::app) << "\n# another\n";
+    const ContentHash after = run_key(sources).value();
+    EXPECT_NE(after, before) << file;
+    before = after;
+  }
+  ::unsetenv("TRELLIS_CONFIG_DIR");
+  fs::remove_all(copy);
 }
 
 }  // namespace

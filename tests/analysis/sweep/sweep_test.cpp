@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "analysis/sweep/bounds.h"
 #include "analysis/sweep/estimate.h"
+#include "analysis/sweep/estimator.h"
 #include "analysis/sweep/journal.h"
 #include "analysis/sweep/ranking.h"
 #include "analysis/sweep/space.h"
@@ -70,14 +71,14 @@ void expect_all_legal_enumerated(const std::string& file, const Space& space,
         for (const int mbs : sizes) {
           for (const int bits : {0, 1, 2, 3}) {
             for (const int kv : {1, 2, 3, 4}) {
-              Candidate c{.tp = tp,
-                          .pp = pp,
-                          .vpp = vpp,
-                          .dp = std::max(1, space.ranks_per_node / tp / pp),
-                          .micro_batch_size = mbs,
-                          .sequence_parallel = (bits & 1) != 0,
-                          .zero1 = (bits & 2) != 0,
-                          .kv_replicator = kv};
+              Candidate c{{.tp = tp,
+                           .pp = pp,
+                           .vpp = vpp,
+                           .dp = std::max(1, space.ranks_per_node / tp / pp),
+                           .sequence_parallel = (bits & 1) != 0,
+                           .zero1 = (bits & 2) != 0,
+                           .kv_replicator = kv}};
+              c.micro_batch_size = mbs;
               if (set.contains(c) || !legal(file, c, space, overrides)) continue;
               ADD_FAILURE() << to_string(c) << " is legal, but not enumerated";
             }
@@ -123,18 +124,18 @@ TEST(SweepEnumeration, ContextAndExpertParallelismWhereTheModelHasThem) {
   restrict_axis(space.only, "cp=4");
   restrict_axis(space.only, "ep=2");
   for (const Candidate& c : enumerate(space)) EXPECT_TRUE(c.cp == 4 && c.ep == 2);
-  EXPECT_EQ(to_string({.dp = 2, .cp = 4, .ep = 2, .zero1 = false}), "DP2 CP4 EP2 MBS1");
+  EXPECT_EQ(to_string(Candidate{{.dp = 2, .zero1 = false, .ep = 2, .cp = 4}}), "DP2 CP4 EP2 MBS1");
 }
 
 TEST(SweepEnumeration, OrderAndRestrictions) {
   Space space = space_of(8, 4, 4);
   const std::vector<Candidate> all = enumerate(space);
-  EXPECT_EQ(all.front(), (Candidate{.dp = 8, .micro_batch_size = 1, .zero1 = false}));
+  EXPECT_EQ(all.front(), (Candidate{{.dp = 8, .zero1 = false}}));
   restrict_axis(space.only, "tp=4,2");
   restrict_axis(space.only, "recompute=full");
   std::vector<Candidate> expected;
   std::copy_if(all.begin(), all.end(), std::back_inserter(expected), [](const Candidate& c) {
-    return (c.tp == 2 || c.tp == 4) && c.recompute == "full";
+    return (c.tp == 2 || c.tp == 4) && c.recompute == trainer::Recompute::kFull;
   });
   EXPECT_EQ(enumerate(space), expected);
   EXPECT_FALSE(expected.empty());
@@ -216,6 +217,23 @@ TEST(SweepBounds, ChunksInFlightAreNotMoreThanTheScheduleHas) {
   }
 }
 
+TEST(SweepBounds, NoCoreMultipliesFasterThanItsPeak) {
+  const std::string file = std::string(TRELLIS_SOURCE_DIR) + "/benchmarks/cli/gpt_22b.yaml";
+  for (const auto& [instance, size] : std::vector<std::pair<std::string, int>>{
+           {"trn1.32xlarge", 1}, {"trn2.48xlarge", 1}, {"trn2.48xlarge", 2}}) {
+    sim::LoadOptions options;
+    options.logical_core_size = size;
+    const sim::SystemConfig system = sim::load_system(instance, options);
+    CollectiveTimes times(system);
+    const trainer::RunConfig config = trainer::load_run_config(file, {});
+    const double seconds = static_cast<double>(bound_step(config, system, times).step_ps) * 1e-12;
+    const double mfu = config.model_flops_per_step() /
+                       (seconds * config.world_size() * system.peak_per_logical_core().value);
+    EXPECT_LE(mfu, 1) << instance << " " << size;
+    EXPECT_GT(mfu, 0.5) << instance << " " << size;
+  }
+}
+
 /// A step of one layer whose parts take known times: the first micro-batch 3 s longer in the layer,
 /// the update 7 s.
 nlohmann::json made_step(int micro_batches) {
@@ -264,6 +282,57 @@ TEST(SweepEstimate, PartsOfAProfileAddUpToTheStep) {
   EXPECT_GT(step, 8 * 18 + 6);
   EXPECT_LT(step, 8 * 18 + 14 + 6 + 7);
   EXPECT_FALSE(read_profile({{"breakdown", 1}}, made_step(3), parameters).has_value());
+}
+
+/// Answers of made steps to all simulations that an estimator asks for; how many there were.
+int answer_all(Estimator& estimator, std::vector<SweepRow*>& ready) {
+  int count = 0;
+  for (; const auto question = estimator.next_question(); ++count) {
+    const nlohmann::json report = {{"simulated", made_step(count % 2 == 0 ? 2 : 3)}};
+    for (SweepRow* row : estimator.answer({question->key, 0, report.dump(), ""}))
+      ready.push_back(row);
+  }
+  return count;
+}
+
+TEST(SweepEstimate, RowsShareProfilesAndLoseWhatTheyDoNotNeed) {
+  SweepRequest request;
+  request.config = kMegatron;
+  request.chips = 1;
+  request.only = {"tp=1", "pp=2", "vpp=1", "mbs=2", "zero1=true", "recompute=none,full"};
+  const SweepSpace space = open_space(request);
+  std::vector<SweepRow> rows = judge(space, 1);
+  ASSERT_EQ(rows.size(), 2U);
+  SweepRow &none = rows[0], &full = rows[1];
+  const std::int64_t closed = full.bound_ps;
+  Estimator estimator(space, rows);
+  std::vector<SweepRow*> ready;
+  EXPECT_EQ(estimator.advance(full), Estimator::Step::kWaits);
+  EXPECT_EQ(estimator.advance(none), Estimator::Step::kWaits);
+  EXPECT_EQ(answer_all(estimator, ready), 2) << "the passes of `none` bound both";
+  EXPECT_EQ(ready, (std::vector<SweepRow*>{&full, &none}));
+  EXPECT_EQ(estimator.advance(full), Estimator::Step::kRaised);
+  EXPECT_EQ(full.estimate_ps, 0);
+  const std::int64_t by_passes = full.bound_ps;
+  EXPECT_GT(by_passes, closed);
+  EXPECT_EQ(estimator.advance(full), Estimator::Step::kWaits);
+  EXPECT_EQ(answer_all(estimator, ready), 2);
+  EXPECT_EQ(estimator.advance(full), Estimator::Step::kRaised);
+  EXPECT_GT(full.estimate_ps, full.bound_ps);
+  EXPECT_EQ(estimator.advance(full), Estimator::Step::kNothing);
+  const std::int64_t raised = full.bound_ps;
+  EXPECT_GT(raised, by_passes);
+  none.status = SweepStatus::kOk;
+  none.step = SimulatedStep{.step_time_ps = raised};
+  estimator.forget_needless(1);
+  EXPECT_EQ(full.bound_ps, raised);
+  none.step->step_time_ps = by_passes - 1;
+  estimator.forget_needless(1);
+  EXPECT_EQ(full.bound_ps, by_passes) << "the estimate came only if it was asked for early";
+  EXPECT_EQ(full.estimate_ps, 0);
+  none.step->step_time_ps = closed - 1;
+  estimator.forget_needless(1);
+  EXPECT_EQ(full.bound_ps, closed);
 }
 
 SweepRow simulated(std::size_t index, std::int64_t bound, std::int64_t time, std::int64_t bytes) {

@@ -17,6 +17,7 @@
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/conversion/converted_source.h"
 #include "trainer/checkpoint/conversion/verify.h"
+#include "trainer/checkpoint/formats/megatron/name_map.h"
 #include "trainer/checkpoint/plan/boxes.h"
 #include "trainer/checkpoint/sharding/state_keys.h"
 #include "trainer/checkpoint/storage/fault_points.h"
@@ -346,6 +347,30 @@ void stop_at_every_change(const std::string& root,
     EXPECT_EQ(files_of(*storage, place.path), expected) << "change " << last;
   }
   EXPECT_GT(incomplete, 5);
+}
+
+/// As transformer_engine names the weights of grouped experts: without one of the usual ends.
+TEST(MegatronNames, AKeyOfALayerThatTheMapDoesNotKnowKeepsItsName) {
+  const megatron::ShapeOf shapes = {{"decoder.layers.0.mlp.experts.linear_fc1.weight0", {4, 2}},
+                                    {"decoder.layers.0.mlp.linear_fc1.layer_norm", {4}},
+                                    {"decoder.layers.0.", {4}},
+                                    {"decoder.layers.0.scale", {}}};
+  const auto weights = megatron::from_megatron(shapes, {.heads = 2}, "here");
+  ASSERT_EQ(weights.size(), shapes.size());
+  for (const megatron::MegatronWeight& weight : weights) {
+    ASSERT_EQ(weight.blocks.size(), 1U) << weight.key;
+    EXPECT_EQ(weight.blocks[0].key, "decoder.layers.0." + weight.key);
+  }
+}
+
+TEST(MegatronNames, AWeightWithoutRowsIsNamed) {
+  EXPECT_THAT(
+      [] {
+        (void)megatron::to_megatron({{"model.layers.0.mlp.gate_proj.weight", {}}}, {.heads = 2},
+                                    "here");
+      },
+      testing::ThrowsMessage<ConfigError>(
+          HasSubstr("gate_proj.weight: expected rows, got a single number")));
 }
 
 TEST(Restart, AFolderOfMegatronBeginsAgainAfterAStopAtAnyChange) {

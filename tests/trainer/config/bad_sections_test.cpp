@@ -255,6 +255,10 @@ const std::vector<Broken>& broken_sections() {
        "missing\nrun.yaml:27:model.moe.num-experts: unknown key: keys are written with "
        "underscores, `num_experts`"},
       {{{"  max_position_embeddings: 64",
+         "  max_position_embeddings: 64\n  moe: {num_experts: 8, num_shared_experts: 4294967297}"}},
+       "run.yaml:27:model.moe.num_shared_experts: expected an integer that fits in 32 "
+       "bits, got '4294967297'"},
+      {{{"  max_position_embeddings: 64",
          "  max_position_embeddings: 64\n  moe: {num_experts: 8, capacity_facto: 1}"}},
        "run.yaml:27:model.moe.capacity_facto: unknown key; did you mean `capacity_factor`?"},
       {{{"  max_position_embeddings: 64",

@@ -1,9 +1,97 @@
 #include "trainer/data/tokenizers/word_scanner.h"
 
+#include <array>
+#include <cstdint>
+
 #include "trainer/data/tokenizers/unicode.h"
 
 namespace trellis::trainer {
 namespace {
+
+constexpr std::size_t kUnknown = std::string_view::npos;
+
+enum class ByteClass : std::uint8_t { kOther, kLetter, kNumber, kSpace, kLineEnd, kBeyond, kEnd };
+
+/// ASCII's classes; kBeyond: a byte of another character.
+constexpr std::array<ByteClass, 256> kByteClasses = [] {
+  std::array<ByteClass, 256> classes{};
+  for (int c = 0; c < 256; ++c) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    classes[static_cast<std::size_t>(c)] = c >= 0x80                ? ByteClass::kBeyond
+                                           : letter                 ? ByteClass::kLetter
+                                           : c >= '0' && c <= '9'   ? ByteClass::kNumber
+                                           : c == '\r' || c == '\n' ? ByteClass::kLineEnd
+                                           : c == ' ' || c == '\t' || c == '\v' || c == '\f'
+                                               ? ByteClass::kSpace
+                                               : ByteClass::kOther;
+  }
+  return classes;
+}();
+
+/// Most words are ASCII, and end before ASCII: they need no characters, only bytes. Functions give
+/// kUnknown where a character beyond ASCII may belong to the word.
+class Bytes {
+ public:
+  explicit Bytes(std::string_view text) : text_(text) {}
+  [[nodiscard]] ByteClass at(std::size_t place) const {
+    return place < text_.size() ? kByteClasses[static_cast<unsigned char>(text_[place])]
+                                : ByteClass::kEnd;
+  }
+  [[nodiscard]] std::size_t end_of(ByteClass kind, std::size_t place) const {
+    while (at(place) == kind) ++place;
+    return known(place);
+  }
+  [[nodiscard]] std::size_t end_of_line_ends(std::size_t place) const {
+    while (at(place) == ByteClass::kLineEnd) ++place;
+    return place;
+  }
+  /// \s+(?!\S)|\s+ ; `lines`: \s*[\r\n]+ goes before it.
+  [[nodiscard]] std::size_t end_of_spaces(std::size_t begin, bool lines) const {
+    std::size_t end = begin, line = 0;
+    for (; at(end) == ByteClass::kSpace || at(end) == ByteClass::kLineEnd; ++end) {
+      if (at(end) == ByteClass::kLineEnd) line = end + 1;
+    }
+    if (known(end) == kUnknown) return kUnknown;
+    if (lines && line > 0) return line;
+    return end == text_.size() || end == begin + 1 ? end : end - 1;
+  }
+
+ private:
+  [[nodiscard]] std::size_t known(std::size_t end) const {
+    return at(end) == ByteClass::kBeyond ? kUnknown : end;
+  }
+  std::string_view text_;
+};
+
+std::size_t gpt2_end_in_bytes(std::string_view text, std::size_t begin) {
+  const Bytes bytes(text);
+  const bool space = text[begin] == ' ';
+  const ByteClass kind = bytes.at(space ? begin + 1 : begin);
+  if (kind == ByteClass::kBeyond || text[begin] == '\'') return kUnknown;
+  if (kind == ByteClass::kLetter || kind == ByteClass::kNumber || kind == ByteClass::kOther)
+    return bytes.end_of(kind, space ? begin + 1 : begin);
+  return bytes.end_of_spaces(begin, false);
+}
+
+std::size_t llama3_end_in_bytes(std::string_view text, std::size_t begin) {
+  const Bytes bytes(text);
+  const ByteClass kind = bytes.at(begin), next = bytes.at(begin + 1);
+  if (kind == ByteClass::kLetter) return bytes.end_of(kind, begin);
+  if (kind == ByteClass::kBeyond || text[begin] == '\'') return kUnknown;
+  if (kind == ByteClass::kNumber) {
+    std::size_t end = begin;
+    while (end < begin + 3 && bytes.at(end) == kind) ++end;
+    return end < begin + 3 && bytes.at(end) == ByteClass::kBeyond ? kUnknown : end;
+  }
+  if (kind != ByteClass::kLineEnd && next == ByteClass::kLetter)
+    return bytes.end_of(next, begin + 1);
+  if (next == ByteClass::kBeyond) return kUnknown;
+  if (kind == ByteClass::kOther || (text[begin] == ' ' && next == ByteClass::kOther)) {
+    const std::size_t end = bytes.end_of(ByteClass::kOther, begin + 1);
+    return end == kUnknown ? kUnknown : bytes.end_of_line_ends(end);
+  }
+  return bytes.end_of_spaces(begin, true);
+}
 
 /// A place in a text, with the class of the character there.
 class Cursor {
@@ -84,6 +172,7 @@ std::size_t end_of_spaces(Cursor at) {
 }
 
 std::size_t gpt2_word_end(std::string_view text, std::size_t begin) {
+  if (const std::size_t end = gpt2_end_in_bytes(text, begin); end != kUnknown) return end;
   Cursor at(text, begin);
   if (const std::size_t length = contraction(at, false)) return begin + length;
   if (at.code() == ' ') {
@@ -111,6 +200,7 @@ std::size_t end_of_lines(Cursor at) {
 }
 
 std::size_t llama3_word_end(std::string_view text, std::size_t begin) {
+  if (const std::size_t end = llama3_end_in_bytes(text, begin); end != kUnknown) return end;
   Cursor at(text, begin);
   if (const std::size_t length = contraction(at, true)) return begin + length;
   if (!at.is(CharClass::kNumber) && !at.is_line_end()) {

@@ -65,7 +65,8 @@ constexpr const char* kFusedQkv = "self_attention.query_key_value";
 
 /// Norms of Megatron-core have their names' end with an underscore: layer_norm_weight.
 std::string megatron_name(const std::string& module, const std::string& end) {
-  return module.ends_with(".layer_norm") ? module + "_" + end.substr(1) : module + end;
+  const bool joins = module.ends_with(".layer_norm") && !end.empty();
+  return joins ? module + "_" + end.substr(1) : module + end;
 }
 
 /// "x.weight" → "x", ".weight".
@@ -133,6 +134,9 @@ class Mapping {
     }
     if (place.layer < 0)
       return problems_.add(where_, key + " has no place in Megatron-core's model");
+    const bool has_rows = module == family_.q_k_v[0] || module == family_.gate;
+    if (has_rows && shape.empty())
+      return problems_.add(where_, key + ": expected rows, got a single number");
     if (module == kFusedQkv) return add(kQkv + end, place.layer, shape, {{key, 0, 0, rows(shape)}});
     if (module == family_.q_k_v[0]) return add_qkv(place.layer, end, shape);
     if (module == family_.gate) return add_fc1(place.layer, end, shape);
