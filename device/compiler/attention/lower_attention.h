@@ -28,7 +28,7 @@ struct Attention {
   std::int64_t window =
       0;  ///< causal only: query i sees keys i − window + 1 … i; 0: all keys up to i
   std::optional<AttentionDropout> dropout = std::nullopt;  ///< without a window
-  /// [batch, heads, lq, lk], added to the scaled scores; neither causal, nor with dropout.
+  /// [batch, heads, lq, lk], added to the scaled scores; with neither a window nor dropout.
   std::optional<HbmView> mask = std::nullopt;
 };
 

@@ -382,7 +382,7 @@ std::int64_t reach_of(const AttentionBackward& a, std::int64_t sbuf, DType work)
 bool lower_attention_backward(ProgramBuilder& builder, std::uint32_t kernel,
                               const AttentionBackward& given) {
   if (given.q.sizes[3] > kTile || given.scale <= 0 || (given.dropout && given.window > 0) ||
-      (given.mask && (given.dropout || given.causal)))
+      (given.mask && (given.dropout || given.window > 0)))
     return false;
   AttentionBackward a = given;
   if (!narrow_window(a.causal, a.q, a.k, a.window)) return false;

@@ -311,7 +311,7 @@ std::int64_t reach_of(const Attention& a, std::int64_t sbuf, DType work) {
 
 bool lower_attention(ProgramBuilder& builder, std::uint32_t kernel, const Attention& given) {
   if (given.q.sizes[3] > kTile || given.scale <= 0 || (given.dropout && given.window > 0) ||
-      (given.mask && (given.dropout || given.causal)))
+      (given.mask && (given.dropout || given.window > 0)))
     return false;
   Attention attention = given;
   if (!narrow_window(attention.causal, attention.q, attention.k, attention.window)) return false;

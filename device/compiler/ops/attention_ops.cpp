@@ -58,8 +58,7 @@ void lower_attention(Lowering& lowering, const Node& node, std::uint32_t index) 
   const bool masked = node.inputs.size() == 4 && !scalars.has("keep");
   const auto mask =
       masked ? mask_of_scores(lowering.input(node, 3), q, lowering.input(node, 1)) : std::nullopt;
-  if (!has_flash_form(node, scalars, q, masked ? 4 : 3) || masked != mask.has_value() ||
-      (masked && scalars.flag("is_causal", false)))
+  if (!has_flash_form(node, scalars, q, masked ? 4 : 3) || masked != mask.has_value())
     return lower_estimate(lowering, node, index, lowering.builder().core().passes.attention);
   const Attention attention{
       q,
@@ -89,7 +88,7 @@ void lower_attention_backward(Lowering& lowering, const Node& node, std::uint32_
       masked ? mask_of_scores(lowering.input(node, in_between ? 4 : 6), q, lowering.input(node, 2))
              : std::nullopt;
   if (!has_flash_form(node, scalars, q, drops || masked ? 7 : 6) || node.outputs.size() < 3 ||
-      masked != mask.has_value() || (masked && scalars.flag("is_causal", false)))
+      masked != mask.has_value())
     return lower_estimate(lowering, node, index, lowering.builder().core().passes.attention);
   const AttentionBackward attention{
       lowering.input(node, 0),

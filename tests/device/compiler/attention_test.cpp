@@ -382,14 +382,24 @@ TEST(Attention, WindowsWithoutALowering) {
 }
 
 AttentionCase masked(Mask mask, std::int64_t lq, std::int64_t lk, DType dtype = kF,
-                     std::int64_t sbuf = 192 * 1024) {
-  return {2, 2, 1, lq, lk, 16, kFull, dtype, Layout::kContiguous, sbuf, 0, mask};
+                     std::int64_t sbuf = 192 * 1024, bool causal = kFull) {
+  return {2, 2, 1, lq, lk, 16, causal, dtype, Layout::kContiguous, sbuf, 0, mask};
 }
 
 TEST(Attention, MaskOfAWindow) { check_forward(masked(Mask::kWindow, 700, 700)); }
 TEST(Attention, MaskOfPackedDocuments) {
   check_forward(masked(Mask::kDocuments, 600, 600));
   check_forward(masked(Mask::kDocuments, 1100, 1100, kB, 40 * 1024));
+}
+TEST(Attention, CausalWithAMask) {
+  check_forward(masked(Mask::kWindow, 1300, 1300, kF, 192 * 1024, kCausal));
+  check_forward(masked(Mask::kDocuments, 1100, 1100, kB, 192 * 1024, kCausal));
+  check_forward(masked(Mask::kDocuments, 1100, 1100, kF, 40 * 1024, kCausal));
+}
+TEST(AttentionBackward, CausalWithAMask) {
+  check_backward(masked(Mask::kWindow, 1300, 1300, kF, 192 * 1024, kCausal));
+  check_backward(masked(Mask::kDocuments, 1100, 1100, kB, 192 * 1024, kCausal));
+  check_backward(masked(Mask::kDocuments, 1100, 1100, kF, 60 * 1024, kCausal));
 }
 TEST(AttentionBackward, MaskOfAWindow) { check_backward(masked(Mask::kWindow, 700, 700)); }
 TEST(AttentionBackward, MaskOfPackedDocuments) {
