@@ -132,6 +132,16 @@ class Inspect(Case):
         good = {"input": "a", "output": "b"}
         fails("{sft: {packing: true}}", [good, good, {"input": "x"}], "data.jsonl:3", "`output`")
         fails("{sft: {packing: true}}", [good, {**good, "output": ""}], "data.jsonl:2", "empty")
+        # Another kind of file is named by its first record, whatever the order of the samples is.
+        pairs = [{"prompt": "a", "chosen": "b", "rejected": "c"}] * 9
+        fails("{sft: {}}", pairs, "data.jsonl:1: there is no column `completion`")
+        fails("{dpo: {}}", [good] * 9, "data.jsonl:1: there is no column `prompt`")
+        (self.dir / "good.jsonl.gz").write_bytes(b"\x1f\x8b")
+        gz = self.trellis(
+            *("data", "inspect", *SHARED, "model_alignment_strategy={sft: {}}"),
+            f"data.train_dir={self.dir / 'good.jsonl.gz'}",
+        )
+        self.fails(gz, 2, "good.jsonl.gz", "decompress it")
         long = {"input": "x" * 5000, "output": "y"}
         for packing in ("true", "false"):
             strategy = f"{{sft: {{packing: {packing}}}}}"
