@@ -3,6 +3,7 @@
 learns; mistakes name file and record."""
 
 import json
+import resource
 import unittest
 
 import pyarrow
@@ -88,6 +89,19 @@ class Inspect(Case):
             }
             self.assertEqual(answers, {"chosen": ["Yes</s>"], "rejected": ["No!</s>"]})
             self.assertIn("rejected answer, ", text)
+
+    def test_a_chat_takes_no_longer_for_those_before_it(self):
+        """Lines are counted for errors alone: for each chat they took a minute of this file."""
+        tokenizer = self.chat_tokenizer(TEMPLATE)
+        turns = [{"role": role, "content": "word " * 50} for role in ("user", "assistant")]
+        data = self.records([{"messages": turns}] * 20000)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        document, _ = self.inspect(
+            "{sft: {packing: true}}", data, tokenizer, "model.encoder_seq_length=1024"
+        )
+        self.assertIn("20000 records packed into 20000 sequences", document["description"])
+        spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+        self.assertLess(spent, 30)
 
     def test_every_kind_of_file_gives_the_same_batches(self):
         tokenizer = self.chat_tokenizer("{{ tools | tojson }}" + TEMPLATE)

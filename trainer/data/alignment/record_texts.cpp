@@ -97,7 +97,7 @@ const ChatTemplate& RecordTexts::chat_template(std::int64_t index) const {
 std::vector<std::string> RecordTexts::render(const std::vector<Chat>& chats,
                                              std::int64_t index) const {
   std::vector<std::string> texts;
-  for (RenderedChat& chat : chat_template(index).render(chats, where(index)))
+  for (RenderedChat& chat : chat_template(index).render(chats, [&] { return where(index); }))
     texts.push_back(std::move(chat.text));
   return texts;
 }
@@ -147,20 +147,21 @@ AnsweredText RecordTexts::turns(const Json& messages, const Json& tools, std::in
     chats.push_back({joined(messages, i + 1), tools, false});
   }
   if (chats.size() == 1) wrong(index, "column messages: no turn is of the assistant");
+  const auto rendered = chat_template(index).render(chats, [&] { return where(index); });
+  const std::string& whole = rendered[0].text;
   // A template that marks the answers itself may write earlier turns differently.
-  const RenderedChat whole = chat_template(index).render({chats[0]}, where(index)).at(0);
-  if (!whole.generated.empty()) return {cut(whole.text, whole.generated), true};
-  const auto texts = render({chats.begin() + 1, chats.end()}, index);
+  if (!rendered[0].generated.empty()) return {cut(whole, rendered[0].generated), true};
   std::vector<std::pair<std::size_t, std::size_t>> answers;
-  for (std::size_t i = 0; i < texts.size(); i += 2) {
-    if (!texts[i + 1].starts_with(texts[i]) || !whole.text.starts_with(texts[i + 1]))
+  for (std::size_t i = 1; i < rendered.size(); i += 2) {
+    const std::string &before = rendered[i].text, &after = rendered[i + 1].text;
+    if (!after.starts_with(before) || !whole.starts_with(after))
       wrong(index,
             "the chat template writes answer " + std::to_string(i / 2 + 1) +
                 " differently when more turns follow, so that its place is unknown: mark answers "
                 "in the template by {% generation %}, or give `prompt` and `completion`");
-    answers.emplace_back(texts[i].size(), texts[i + 1].size());
+    answers.emplace_back(before.size(), after.size());
   }
-  return {cut(whole.text, answers), true};
+  return {cut(whole, answers), true};
 }
 
 AnsweredText RecordTexts::answered(std::int64_t index) const {
