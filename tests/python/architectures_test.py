@@ -6,7 +6,7 @@ import unittest
 
 import torch
 import transformers
-import trellis_neuron  # noqa: F401
+import trellis_neuron
 
 torch.set_num_threads(1)
 VOCABULARY, BATCH, SEQUENCE = 64, 2, 12
