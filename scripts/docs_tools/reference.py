@@ -125,7 +125,7 @@ FORMATS = {
     ),
     "trellis.host/1": ("`host.json` of a run", "time and memory of the host"),
     "trellis.instances/1": ("`trellis describe --json`", "the names of the instances"),
-    "trellis.kept_run/2": ("the cache of runs", "a run that answers an equal `simulate` again"),
+    "trellis.kept_run/3": ("the cache of runs", "a run that answers an equal `simulate` again"),
     "trellis.kernel/1": (
         "`trellis kernel --json`",
         "one kernel: time, MFU, busy engines, what bounds it",

@@ -397,7 +397,7 @@ class FullySharded(Case):
 
 
 class Masks(Case):
-    """Attention with a mask is causal all the same: what lies above the diagonal is not computed."""
+    """Attention with a mask is causal all the same: above the diagonal nothing is computed."""
 
     def attention(self, *args):
         """FLOPs of a step, and picoseconds of its attention."""

@@ -220,8 +220,9 @@ void lower_embedding_backward(Lowering& lowering, const Node& node, std::uint32_
 void lower_rows_add(Lowering& lowering, const Node& node, std::uint32_t index) {
   const Scalars scalars(node.scalars);
   const std::string name = plain_name(node.op);
-  const bool puts = name == "index_put" && !scalars.flag("accumulate", false);
-  const bool rows = (name == "index_add" && scalars.integer("dim", 0) == 0) || name == "index_put";
+  const bool is_put = name.ends_with("index_put") || name == "_index_put_impl",
+             puts = is_put && !scalars.flag("accumulate", false);
+  const bool rows = is_put || (name == "index_add" && scalars.integer("dim", 0) == 0);
   if (!rows || node.inputs.size() != 3)
     return lower_estimate(lowering, node, index, lowering.builder().core().passes.scan);
   const HbmView self = lowering.input(node, 0), indices = lowering.input(node, 1),

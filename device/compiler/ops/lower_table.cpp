@@ -31,6 +31,8 @@ LowerFunction find_lowering(std::string_view plain_name) {
       {"index_add", lower_rows_add},
       {"scatter_add", lower_scatter_add},
       {"index_put", lower_rows_add},
+      {"_index_put_impl", lower_rows_add},
+      {"_unsafe_index_put", lower_rows_add},
       {"nll_loss_forward", lower_nll_loss},
       {"nll_loss_backward", lower_nll_loss_backward},
       {"topk", lower_top_k},
