@@ -114,6 +114,21 @@ class LazyClones(unittest.TestCase):
         self.check(lambda x: x[0].fill_(7))
 
 
+class UndefinedGradients(unittest.TestCase):
+    def test_attention_whose_output_has_none_has_none_for_its_inputs(self):
+        """As gradcheck asks for it."""
+        q = torch.ones(1, 4, 5, 8, device="neuron", requires_grad=True)
+        k = torch.ones(1, 2, 5, 8, device="neuron", requires_grad=True)
+        for query, grouped in ((k, False), (q, True)):
+            y = torch.nn.functional.scaled_dot_product_attention(
+                query, k, k, is_causal=True, enable_gqa=grouped
+            )
+            self.assertIn("FusedAttention", y.grad_fn.name())
+            none = torch._C._functions.UndefinedGrad()(y)
+            grads = torch.autograd.grad(none, [query, k], torch.zeros_like(y), allow_unused=True)
+            self.assertEqual(grads, (None, None))
+
+
 class StreamsAndEvents(unittest.TestCase):
     def test_streams(self):
         self.assertEqual(torch.neuron.current_stream(), torch.neuron.default_stream())
