@@ -160,6 +160,23 @@ class Resume(Case):
         )
         self.assertIn("expected a run that saves checkpoints", without.stderr)
 
+    def test_the_log_says_what_was_saved_and_how_long_a_recovery_takes(self):
+        run = self.dir / "run"
+        for verbose in ("true", "false"):
+            params = PARAMS.replace("{monitor", f"{{verbose: {verbose}, monitor")
+            result = self.train(run / verbose, "trainer.max_steps=2", SAVES[0], params)
+            said = "checkpoint of step 2 saved" in result.stderr
+            self.assertEqual(said, verbose == "true")
+        for asked in ("true", "false"):
+            result = self.train(
+                run / f"rest_{asked}",
+                "trainer.max_steps=3",
+                f"exp_manager.resume_from_checkpoint={run}/true/checkpoints",
+                f"exp_manager.enable_recovery_time_instrumentation={asked}",
+            )
+            said = "weights and states loaded in " in result.stderr
+            self.assertEqual(said, asked == "true")
+
     def test_nothing_to_resume(self):
         folder = self.dir / "none"
         result = self.train(folder, "exp_manager.resume_if_exists=true", returncode=2)
@@ -178,6 +195,79 @@ class Resume(Case):
             tuned, "trainer.max_steps=1", "--init-from", f"{whole}/checkpoints/m--step=2.ckpt"
         )
         self.assertEqual(list(self.losses(tuned)), [1])
+
+
+class Zero1Dcp(Case):
+    """States of ZeRO-1 as a folder of torch.distributed.checkpoint (`use_zero1_dcp`)."""
+
+    DCP = ["exp_manager.use_zero1_dcp=true", "exp_manager.async_checkpointing=true"]
+    DATA_PARALLEL = [
+        "distributed_strategy.tensor_model_parallel_size=1",
+        "distributed_strategy.pipeline_model_parallel_size=1",
+        "distributed_strategy.sequence_parallel=false",
+    ]
+
+    def saved(self, name, *args):
+        folder = self.dir / name
+        self.train(folder, "trainer.max_steps=2", *SAVES, *args)
+        return folder / "checkpoints/m--step=2.ckpt"
+
+    def test_pytorch_reads_what_the_files_by_rank_have(self):
+        import torch
+        from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+        plain = self.saved("plain", "exp_manager.save_xser=false") / "optim"
+        dcp = self.saved("dcp", *self.DCP) / "optim"
+        self.assertEqual(
+            sorted(path.name for path in dcp.iterdir()),
+            [".metadata", *(f"__{rank}_0.distcp" for rank in range(8))],
+        )
+        dcp_to_torch_save(dcp, self.dir / "whole.pt")
+        whole = torch.load(self.dir / "whole.pt", weights_only=True)
+        compared = 0
+        for pp in range(2):
+            for tp in range(2):
+                name = f"_tp_rank_{tp:02}_pp_rank_{pp:02}.pt"
+                files = [
+                    torch.load(plain / f"dp_rank_{dp:02}{name}", weights_only=True)
+                    for dp in range(2)
+                ]
+                for group in files[0]["param_groups"]:
+                    for number, parameter in zip(group["params"], group["param_names"]):
+                        states = whole["base_state"][parameter]
+                        rows = files[0]["shape_info"][number][0]
+                        for state in ("exp_avg", "exp_avg_sq"):
+                            shards = [file["base_state"][number][state] for file in files]
+                            got = states[f"{state}|pp-{pp:04}|tp-{tp:04}"]
+                            self.assertTrue(torch.equal(got, torch.cat(shards)[:rows]), parameter)
+                            compared += 1
+                        self.assertEqual(states["step"], 2)
+                if pp == tp == 0:
+                    self.assertEqual(whole["shape_info"], files[0]["shape_info"])
+                    self.assertEqual(whole["param_groups"], files[0]["param_groups"])
+        keys = sum(len(states) - 1 for states in whole["base_state"].values())
+        self.assertEqual(compared, keys)
+
+    def test_data_parallel_4_goes_on_with_2_as_from_files_by_rank(self):
+        losses = []
+        for name, more in (("plain", []), ("dcp", self.DCP)):
+            saved = self.saved(name, "trainer.devices=4", *self.DATA_PARALLEL, *more)
+            self.assertEqual((saved / "optim/.metadata").exists(), name == "dcp")
+            self.train(
+                self.dir / f"{name}2",
+                "trainer.max_steps=6",
+                "trainer.devices=2",
+                *self.DATA_PARALLEL,
+                f"exp_manager.resume_from_checkpoint={saved}",
+            )
+            losses.append(self.losses(self.dir / f"{name}2"))
+            self.checkpoint("verify", saved)
+        self.assertEqual(sorted(losses[0]), [3, 4, 5, 6])
+        self.assertEqual(losses[0], losses[1])
+        metadata = self.dir / "dcp/checkpoints/m--step=2.ckpt/optim/.metadata"
+        metadata.write_bytes(metadata.read_bytes()[:-1] + b"!")
+        result = self.checkpoint("verify", metadata.parents[1], returncode=2)
+        self.assertIn("optim/.metadata", result.stdout)
 
 
 class KilledSaves(Case):

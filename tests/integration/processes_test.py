@@ -272,13 +272,22 @@ class Checkpoints(ProcessesCase):
         for count, more in (
             (2, []),
             (8, ["exp_manager.async_checkpointing=true"]),
-            (4, ["exp_manager.save_xser=false", "model.dist_ckpt_format=torch_dist"]),
+            (
+                4,
+                [
+                    "exp_manager.save_xser=false",
+                    "model.dist_ckpt_format=torch_dist",
+                    "exp_manager.use_zero1_dcp=true",
+                    "exp_manager.async_checkpointing=true",
+                ],
+            ),
         ):
             with self.subTest(processes=count):
                 if more and "xser" in more[0]:
                     self.threads("plain", "trainer.max_steps=4", *SAVES, *more)
                     expected = contents_of(self.dir / "plain/checkpoints")
                     self.assertIn("m--step=4.ckpt/iter_0000004/metadata.json", expected)
+                    self.assertIn("m--step=4.ckpt/optim/.metadata", expected)
                 log = f"processes{count}"
                 self.processes(count, log, "trainer.max_steps=4", *SAVES, *more)
                 got = contents_of(self.dir / log / "checkpoints")

@@ -109,8 +109,10 @@ class Exact(Case):
             self.assertTrue(report["equal"], report)
 
     def test_saved_as_the_run_saves(self):
-        for key in ("save_xser=true", "async_checkpointing=true"):
-            self.assertTrue(self.check("--steps", 4, "--cut", 2, f"exp_manager.{key}")["equal"])
+        asynchronous = "exp_manager.async_checkpointing=true"
+        dcp = "exp_manager.use_zero1_dcp=true"
+        for keys in (["exp_manager.save_xser=true"], [asynchronous], [asynchronous, dcp]):
+            self.assertTrue(self.check("--steps", 4, "--cut", 2, *keys)["equal"], keys)
         kept = self.dir / "kept"
         self.run_check("--steps", 3, "--cut", 1, "--folder", kept)
         self.assertEqual([f.name for f in kept.glob("*.ckpt")], ["cut--step=1-last.ckpt"])

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "trainer/config/fields.h"
@@ -33,6 +35,14 @@ void check_save_top_k(SectionReader& params, const CheckpointSection& s) {
                                            s.save_top_k));
 }
 
+void check_optim_states(SectionReader& params, const CheckpointSection& s) {
+  if (s.save_last_n_optim_states == -1 || s.save_last_n_optim_states >= 1) return;
+  params.problem("save_last_n_optim_states",
+                 fmt::format("expected -1 (all), or 1 or more that a training can go on from, got "
+                             "{}; save_weights_only leaves out all states",
+                             s.save_last_n_optim_states));
+}
+
 /// When checkpoints are saved. Epochs count where neither steps nor time do, as in NxDT.
 void trigger_fields(Fields& fields, CheckpointSection& s) {
   fields.non_negative("every_n_epochs", s.every_n_epochs);
@@ -55,7 +65,11 @@ void params_fields(Fields& fields, CheckpointSection& s) {
   fields.integer("save_top_k", s.save_top_k);
   fields.rule([&](SectionReader& r) { check_save_top_k(r, s); });
   fields.boolean("save_last", s.save_last);
+  fields.integer("save_last_n_optim_states", s.save_last_n_optim_states);
+  fields.rule([&](SectionReader& r) { check_optim_states(r, s); });
   fields.boolean("save_weights_only", s.save_weights_only);
+  fields.boolean("enable_version_counter", s.enable_version_counter);
+  fields.boolean("verbose", s.verbose);
   fields.boolean("auto_insert_metric_name", s.auto_insert_metric_name);
   trigger_fields(fields, s);
   // Newer NeMo's name of exp_manager.async_checkpointing.
@@ -64,10 +78,29 @@ void params_fields(Fields& fields, CheckpointSection& s) {
 }
 
 void check_masters(SectionReader& reader, const CheckpointSection& s) {
-  if (!s.masters_replace_weights || !s.save_weights_only) return;
-  reader.problem("avoid_saving_lower_precision_weights",
-                 "expected false with checkpoint_callback_params.save_weights_only: weights are "
-                 "left out where the optimizer's files have their masters");
+  if (!s.masters_replace_weights) return;
+  for (const auto& [leaves_states, key] :
+       {std::pair(s.save_weights_only, "save_weights_only"),
+        {s.save_last_n_optim_states != -1, "save_last_n_optim_states"}}) {
+    if (leaves_states)
+      reader.problem("avoid_saving_lower_precision_weights",
+                     fmt::format("expected false with checkpoint_callback_params.{}: weights are "
+                                 "left out where the optimizer's files have their masters",
+                                 key));
+  }
+}
+
+void check_zero1_dcp(SectionReader& reader, const CheckpointSection& s) {
+  if (!s.zero1_dcp) return;
+  if (!s.async)
+    reader.problem("use_zero1_dcp", "expected false, or async_checkpointing: true, as in NxD");
+  if (s.masters_replace_weights)
+    reader.problem("use_zero1_dcp",
+                   "expected false with avoid_saving_lower_precision_weights, as in NxD");
+  if (s.save_weights_only)
+    reader.problem("use_zero1_dcp",
+                   "expected false with checkpoint_callback_params.save_weights_only: no states of "
+                   "the optimizer are saved");
 }
 
 void read_buffer(SectionReader& reader, CheckpointSection& s) {
@@ -93,6 +126,15 @@ void own_checkpoint_fields(Fields& fields, CheckpointSection& s) {
         if (s.masters_replace_weights) out.boolean(masters, true);
       });
   fields.own().form(
+      "use_zero1_dcp",
+      [&](SectionReader& r) {
+        s.zero1_dcp = r.get<bool>("use_zero1_dcp", s.zero1_dcp);
+        check_zero1_dcp(r, s);
+      },
+      [&](YamlWriter& out) {
+        if (s.zero1_dcp) out.boolean("use_zero1_dcp", true);
+      });
+  fields.own().form(
       "async_buffer_gib", [&](SectionReader& r) { read_buffer(r, s); },
       [&](YamlWriter& out) {
         if (s.async_buffer_gib) out.number_or_null("async_buffer_gib", s.async_buffer_gib);
@@ -111,6 +153,7 @@ void checkpoint_fields(Fields& fields, CheckpointSection& s) {
       "async_checkpointing",
       [&](SectionReader& r) { s.async = r.get<bool>("async_checkpointing", false) || s.async; },
       [&](YamlWriter& out) { out.boolean("async_checkpointing", s.async); });
+  fields.boolean("enable_recovery_time_instrumentation", s.recovery_times);
   own_checkpoint_fields(fields, s);
 }
 

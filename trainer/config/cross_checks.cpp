@@ -312,10 +312,19 @@ void check_torch_dist(const RunConfig& config, SectionReaders& r) {
   if (config.model.lora) what = "a training of adapters";
   if (config.exp_manager.checkpoints.masters_replace_weights)
     what = "exp_manager.avoid_saving_lower_precision_weights";
+  if (config.exp_manager.checkpoints.save_last_n_optim_states != -1)
+    what = "checkpoint_callback_params.save_last_n_optim_states";
   if (!what.empty())
     r.model.problem("dist_ckpt_format", fmt::format("torch_dist is not written for {}: expected "
                                                     "nxd or null",
                                                     what));
+}
+
+void check_zero1_dcp(const RunConfig& config, SectionReaders& r) {
+  if (config.exp_manager.checkpoints.zero1_dcp && !config.distributed_strategy.zero1)
+    r.exp_manager.problem("use_zero1_dcp",
+                          "expected false, or distributed_strategy.zero1: true, whose states it "
+                          "is about");
 }
 
 }  // namespace
@@ -332,6 +341,7 @@ void cross_check(const RunConfig& config, SectionReaders& readers) {
   check_fully_sharded(config, readers);
   check_lora(config, readers);
   check_torch_dist(config, readers);
+  check_zero1_dcp(config, readers);
   check_prompt(config, readers);
   check_preferences(config, readers);
   check_end(config, readers);

@@ -78,7 +78,10 @@ struct CheckpointSection {
   std::string mode = "min";
   int save_top_k = 3;  ///< −1: all; 0: none but the last
   bool save_last = true;
+  int save_last_n_optim_states = -1;  ///< older ones keep their weights alone; −1: all have states
   bool save_weights_only = false;
+  bool enable_version_counter = false;  ///< one of the same name stays
+  bool verbose = true;                  ///< each saved one is in the log
   bool auto_insert_metric_name = true;
   std::int64_t every_n_epochs = 1;  ///< 0 where steps or time decide
   std::optional<std::int64_t> every_n_train_steps;
@@ -87,11 +90,13 @@ struct CheckpointSection {
   bool save_bf16 = false;
   /// avoid_saving_lower_precision_weights: those with masters in the optimizer's files
   bool masters_replace_weights = false;
+  bool zero1_dcp = false;                  ///< use_zero1_dcp: states of ZeRO-1 in a folder of DCP
   bool async = false;                      ///< async_checkpointing, or async_save of newer NeMo
   std::optional<double> async_buffer_gib;  ///< host memory for copies; none: no limit
   bool resume_if_exists = false;
   bool resume_ignore_no_checkpoint = false;
   std::string resume_from_checkpoint;  ///< "": none
+  bool recovery_times = false;         ///< enable_recovery_time_instrumentation
   bool operator==(const CheckpointSection&) const = default;
 };
 

@@ -124,11 +124,14 @@ TEST(WriteNative, TheSameLayoutGivesTheSameFiles) {
 /// Without our manifest the folder is one of NxD: what each tensor is follows from the
 /// configuration.
 TEST(OpenNxd, TheConfigurationSaysWhatTheManifestSaid) {
-  for (const bool xser : {false, true}) {
-    for (std::size_t i = 0; i < spreads().size(); i += xser ? 4 : 1) {
+  for (const char* form : {"files by rank", "xser", "states in DCP"}) {
+    const bool plain = form == std::string("files by rank");
+    for (std::size_t i = 0; i < spreads().size(); i += plain ? 1 : 4) {
+      SCOPED_TRACE(form);
       const TemporaryDirectory folder;
       RunConfig config = saving(spreads()[i], 1, 1);
-      config.exp_manager.checkpoints.save_xser = xser;
+      config.exp_manager.checkpoints.save_xser = form == std::string("xser");
+      config.exp_manager.checkpoints.zero1_dcp = form == std::string("states in DCP");
       (void)train(config, folder.path());
       const std::string saved = checkpoint_of(config, folder.path(), 1);
       const auto ours = open_checkpoint(saved);

@@ -26,6 +26,7 @@ ShardedTensor random_shard(Random& random) {
 StoredTensor random_tensor(Random& random, const std::string& file) {
   const std::int64_t rows = 1 + number(random, 9);
   StoredTensor tensor{file, {"state", number(random, 50)}, DType::kFloat32, {rows, 4}, {}};
+  if (rows % 2 == 0) tensor.entry_offset = number(random, 900), tensor.entry_length = 64;
   tensor.parts.push_back({"key", {rows * 2, 4}, {rows, 0}, {{0, 0}, {rows, 4}}});
   return tensor;
 }
@@ -58,6 +59,10 @@ TEST(SaveMessages, WhatWasWrittenReadsBack) {
     written.chunks.push_back({"decoder.layers.\"a\"",
                               {.dtype = DType::kBFloat16, .shape = {4, 2, 3}},
                               {{number(random, 4), 0, 0}, {1, 2, 3}, {"__0_1.distcp", 64, 900}}});
+    written.states.push_back({"base_state.a.exp_avg|tp-0001",
+                              {.dtype = DType::kFloat32, .shape = {8}},
+                              {{number(random, 4)}, {4}, {"__1_0.distcp", 900, 64}}});
+    written.objects["shape_info.3"] = {"__0_0.distcp", number(random, 900), 10};
     written.chunk_error = round % 3 == 0 ? "" : "disk on fire";
     written.error = round % 2 == 0 ? "" : "process 1: disk\nfull";
     EXPECT_EQ(Written::from_text(written.to_text()), written);

@@ -158,6 +158,12 @@ TEST(Reshard, ExpertsMoveBetweenExpertParallelSizes) {
   moves(mixture(wide, 8, "adamw"), {mixture(mixed, 2, "adamw"), mixture({}, 1, "adamw")});
   moves(mixture(staged, 4, "adamw"), {mixture(wide, 8, "adamw"), mixture(mixed, 2, "adamw")});
   moves(mixture(mixed, 2, "adafactor"), {mixture(staged, 4, "adafactor")});
+  const auto in_dcp = [](RunConfig config) {
+    config.exp_manager.checkpoints.zero1_dcp = config.exp_manager.checkpoints.async = true;
+    return config;
+  };
+  moves(in_dcp(mixture(wide, 8, "adamw")), {mixture(mixed, 2, "adamw")});
+  moves(in_dcp(mixture(mixed, 2, "adafactor")), {mixture(staged, 4, "adafactor")});
 }
 
 TEST(Reshard, ContextParallelSizesMove) {
@@ -433,11 +439,13 @@ TEST(Lifecycle, FoldersOfTheSameNameAreNotOverwritten) {
 }
 
 /// Every change of a save, and of the removal of an older checkpoint, as the last one of a process.
-void stop_at_every_change(const std::string& filename) {
+void stop_at_every_change(const std::string& filename, bool drops_states = false) {
   RunConfig config = config_of({{1, 1, 2, false, true}}, "fp32", 3);
   config.model.num_layers = 1;
   config.exp_manager.checkpoints.every_n_train_steps = 1;
-  config.exp_manager.checkpoints.save_top_k = 1;
+  config.exp_manager.checkpoints.save_top_k = drops_states ? 2 : 1;
+  if (drops_states) config.exp_manager.checkpoints.save_last_n_optim_states = 1;
+  config.exp_manager.checkpoints.zero1_dcp = drops_states;
   config.exp_manager.checkpoints.filename = filename;
   config.exp_manager.checkpoints.resume_if_exists = true;
   config.exp_manager.checkpoints.resume_ignore_no_checkpoint = true;
@@ -479,6 +487,10 @@ TEST(Lifecycle, AStopAtAnyChangeLeavesTheLastCompleteCheckpoint) {
 
 TEST(Lifecycle, AStopAtAnyChangeLeavesTheLastCompleteCheckpointOfOneName) {
   stop_at_every_change("m");
+}
+
+TEST(Lifecycle, AStopAtAnyChangeOfStatesInDcpAndOfTheirRemovalLeavesTheLastCompleteOne) {
+  stop_at_every_change("m--{step}-{consumed_samples}", /*drops_states=*/true);
 }
 
 TEST(Lifecycle, StepsTimeAndEpochsTrigger) {

@@ -76,6 +76,8 @@ std::vector<Overrides> contexts_of(const std::string& section) {
   const auto add = [&](const Overrides& context) { contexts.push_back(context); };
   if (section.starts_with("exp_manager.early"))
     add({"exp_manager.create_early_stopping_callback=true"});
+  if (section == "exp_manager")
+    add({"exp_manager.async_checkpointing=true", "distributed_strategy.zero1=true"});
   if (section == "exp_manager.ema") add({"exp_manager.ema.enable=true"});
   if (section == "data") add(kMegatronData);
   if (section == "data.tokenizer") {

@@ -255,15 +255,13 @@ TEST(Model, AnyNumberOfVirtualStagesUpToTheLayersIsLegal) {
 
 TEST(Unsupported, IsLegalListedAndRefusedByName) {
   const RunConfig config =
-      load_text(kBaseConfig, {"model.moe={num_experts: 8, glu_mlp: false}",
-                              "exp_manager.enable_recovery_time_instrumentation=true"});
+      load_text(kBaseConfig, {"model.moe={num_experts: 8, glu_mlp: false}", "model.fp8=true"});
   EXPECT_THAT(
       config.unsupported,
-      testing::ElementsAre(
+      testing::UnorderedElementsAre(
           UnsupportedFeature{"model.moe.glu_mlp", "experts without a gate (glu_mlp false)", true},
-          UnsupportedFeature{"exp_manager.enable_recovery_time_instrumentation",
-                             "no recovery is timed in this version; "
-                             "exp_manager.enable_recovery_time_instrumentation=false does without",
+          UnsupportedFeature{"model.fp8",
+                             "training in fp8 is not supported; model.fp8=false does without",
                              false}));
   const auto refusal = [&](bool simulate) -> std::string {
     try {
@@ -273,11 +271,10 @@ TEST(Unsupported, IsLegalListedAndRefusedByName) {
     }
     return "";
   };
-  EXPECT_THAT(refusal(false),
-              testing::AllOf(HasSubstr("model.moe.glu_mlp: experts without a gate"),
-                             HasSubstr("exp_manager.enable_recovery_time_instrumentation")));
+  EXPECT_THAT(refusal(false), testing::AllOf(HasSubstr("model.moe.glu_mlp: experts without a gate"),
+                                             HasSubstr("model.fp8")));
   EXPECT_THAT(refusal(true), testing::AllOf(HasSubstr("model.moe.glu_mlp: experts without a gate"),
-                                            testing::Not(HasSubstr("recovery_time"))));
+                                            testing::Not(HasSubstr("model.fp8"))));
 }
 
 TEST(Checkpoints, KeysOfExpManagerAndItsParams) {
@@ -364,13 +361,30 @@ TEST(DistCkpt, KeysOfNeMoActOrAreRefusedByName) {
            {"model.dist_ckpt_parallel_load=false", "each file is read by one rank"},
            {"model.dist_ckpt_parallel_dist_opt=false", "the form that every layout opens"},
            {"model.dist_ckpt_load_strictness=return_all", "raise_all"},
-           {"exp_manager.use_zero1_dcp=true", "another data-parallel size"},
+           {"exp_manager.use_zero1_dcp=true", "async_checkpointing: true"},
            {"exp_manager.num_kept_ckpts=3", "save_top_k"},
+           {"exp_manager.checkpoint_callback_params.save_last_n_optim_states=0",
+            "1 or more that a training can go on from"},
            {"exp_manager.tag=a", "filename"}}) {
     SCOPED_TRACE(key);
     EXPECT_THAT(problems_of(kBaseConfig, {key}),
                 testing::AllOf(HasSubstr(key.substr(0, key.find('='))), HasSubstr(text)));
   }
+  const std::vector<std::string> dcp{"exp_manager.use_zero1_dcp=true",
+                                     "exp_manager.async_checkpointing=true"};
+  EXPECT_TRUE(load_text(kBaseConfig, dcp).exp_manager.checkpoints.zero1_dcp);
+  const std::string last = "exp_manager.checkpoint_callback_params.save_last_n_optim_states=1";
+  EXPECT_THAT(
+      problems_of(kBaseConfig, {last, "exp_manager.avoid_saving_lower_precision_weights=true"}),
+      HasSubstr("expected false with checkpoint_callback_params.save_last_n_optim_states"));
+  EXPECT_THAT(problems_of(kBaseConfig, {last, "model.dist_ckpt_format=torch_dist"}),
+              HasSubstr("torch_dist is not written for checkpoint_callback_params.save_last_n"));
+  for (const auto& [key, text] : std::map<std::string, std::string>{
+           {"exp_manager.avoid_saving_lower_precision_weights=true", "as in NxD"},
+           {"exp_manager.checkpoint_callback_params.save_weights_only=true", "no states"},
+           {"distributed_strategy.zero1=false", "distributed_strategy.zero1: true"}})
+    EXPECT_THAT(problems_of(kBaseConfig, {dcp[0], dcp[1], key}),
+                testing::AllOf(HasSubstr("use_zero1_dcp"), HasSubstr(text)));
   EXPECT_TRUE(load_text(kBaseConfig, {"exp_manager.avoid_saving_lower_precision_weights=true"})
                   .exp_manager.checkpoints.masters_replace_weights);
 }

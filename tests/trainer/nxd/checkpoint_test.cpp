@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/output_error.h"
 #include "tests/support/temporary_directory.h"
-#include "tests/trainer/nxd/user_model.h"
+#include "tests/trainer/nxd/user_training.h"
 #include "trainer/checkpoint/formats/native/rank_state_file.h"
 #include "trainer/nxd/checkpoint/legacy_checkpoints.h"
 #include "trainer/nxd/checkpoint/nxd_checkpoints.h"
@@ -27,99 +27,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 namespace fs = std::filesystem;
-
-struct Layout {
-  int tp = 1, pp = 1, dp = 1;
-  bool zero1 = true;
-  at::ScalarType dtype = at::kDouble;
-  bool masters_in_ckpt = true;
-  [[nodiscard]] int ranks() const { return tp * pp * dp; }
-};
-
-NxDConfig config_of(const Layout& layout) {
-  NxDConfig config;
-  config.tensor_parallel_size = layout.tp;
-  config.pipeline_parallel_size = layout.pp;
-  config.optimizer_config = {
-      .zero_one_enabled = layout.zero1, .grad_clipping = true, .max_grad_norm = 0.5};
-  config.dtype = layout.dtype;
-  if (layout.zero1)
-    config.mixed_precision_config.use_master_weights_in_ckpt = layout.masters_in_ckpt;
-  PipelineConfig pipeline;
-  pipeline.num_microbatches = static_cast<int>(kGlobalBatch) / layout.dp;
-  pipeline.transformer_layer_cls = "Block";
-  pipeline.auto_partition = true;
-  pipeline.broadcast_and_average_loss = true;
-  config.pipeline_config = pipeline;
-  return neuronx_distributed_config(config);
-}
-
-/// One rank's training.
-struct Training {
-  Training(const NxDConfig& config, runtime::RankContext& context)
-      : rank(context),
-        model(initialize_parallel_model(config, rank,
-                                        [](const ModuleContext& c) { return user_model(c); })),
-        optimizer(initialize_parallel_optimizer(
-            config, *model, {.name = "adamw", .lr = 1e-2, .weight_decay = 0.1})) {}
-  double step() {
-    const int dp = model->parallel().get_data_parallel_size();
-    const double loss = model
-                            ->run_train(user_batch(optimizer->steps(), dp,
-                                                   model->parallel().get_data_parallel_rank()))
-                            .item<double>();
-    optimizer->step();
-    return loss;
-  }
-  /// Copies, under names that every rank of the layout has.
-  [[nodiscard]] TensorDict weights() const {
-    TensorDict copies;
-    for (const auto& [name, tensor] : model->state_dict()) copies[name] = tensor.clone();
-    return copies;
-  }
-  void spoil() const {
-    for (const auto& [name, tensor] : model->state_dict()) at::Tensor(tensor).fill_(7);
-  }
-
-  runtime::RankContext& rank;
-  std::unique_ptr<NxDModel> model;
-  std::unique_ptr<NxDOptimizer> optimizer;
-};
-
-using Body = std::function<void(Training&, NxDCheckpoints&)>;
-
-void run(const Layout& layout, const fs::path& folder, const Body& body) {
-  const NxDConfig config = config_of(layout);
-  NxDCheckpoints checkpoints(folder.string(), layout.ranks());
-  runtime::WorldOptions world;
-  world.world_size = layout.ranks();
-  runtime::run_ranks(world, [&](runtime::RankContext& rank) {
-    Training training(config, rank);
-    body(training, checkpoints);
-  });
-}
-
-void expect_equal(const TensorDict& got, const TensorDict& expected) {
-  const at::NoGradGuard no_grad;
-  ASSERT_EQ(got.size(), expected.size());
-  for (const auto& [name, tensor] : expected) EXPECT_TRUE(got.at(name).equal(tensor)) << name;
-}
-
-std::vector<std::string> tags_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-  std::ranges::sort(names);
-  return names;
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(SaveCheckpoint, EveryLayoutGoesOnWithTheSameNumbers) {
   const TemporaryDirectory folder;
@@ -408,10 +315,13 @@ TEST(SaveCheckpoint, ArgumentsThatCannotBeAreNamedTogether) {
                                             .avoid_saving_lower_precision_weights = true,
                                             .use_zero1_dcp = true});
     });
-    for (const char* part : {"num_workers: expected 1 to 32, got 33", "num_kept_ckpts: expected -1",
-                             "zero1_optimizer: expected with optimizer_dict",
-                             "avoid_saving_lower_precision_weights: expected an optimizer",
-                             "use_zero1_dcp: expected false", "tag: expected a name"})
+    for (const char* part : {"async_save too", "without avoid_saving_lower_precision_weights",
+                             "an optimizer with optimizer_config.zero_one_enabled"})
+      EXPECT_THAT(text, HasSubstr(std::string("use_zero1_dcp: expected ") + part));
+    for (const char* part :
+         {"num_workers: expected 1 to 32, got 33", "num_kept_ckpts: expected -1",
+          "zero1_optimizer: expected with optimizer_dict",
+          "avoid_saving_lower_precision_weights: expected an optimizer", "tag: expected a name"})
       EXPECT_THAT(text, HasSubstr(part));
     EXPECT_THAT(error_of([&] {
                   saved.load_checkpoint(training.rank, {.num_workers = 0, .use_zero1_dcp = true});
@@ -419,6 +329,14 @@ TEST(SaveCheckpoint, ArgumentsThatCannotBeAreNamedTogether) {
                 testing::AllOf(HasSubstr("num_workers"), HasSubstr("use_zero1_dcp")));
     EXPECT_THAT(error_of([&] { saved.load_checkpoint(training.rank, {}); }),
                 HasSubstr("expected a complete checkpoint, found none"));
+    saved.save_checkpoint(training.rank,
+                          {.model = training.model.get(), .optimizer = training.optimizer.get()});
+    EXPECT_THAT(error_of([&] {
+                  saved.load_checkpoint(training.rank, {.model = training.model.get(),
+                                                        .optimizer = training.optimizer.get(),
+                                                        .use_zero1_dcp = true});
+                }),
+                HasSubstr("expected states in a folder of DCP, found files by rank"));
   });
 }
 

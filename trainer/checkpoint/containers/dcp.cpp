@@ -138,8 +138,10 @@ struct DcpFileWriter::Impl {
 };
 
 DcpFileWriter::DcpFileWriter(Storage& storage, const std::string& folder, std::string name)
+    : DcpFileWriter(storage.create(join_path(folder, name)), name) {}
+DcpFileWriter::DcpFileWriter(std::unique_ptr<WritableFile> file, std::string name)
     : impl_(std::make_unique<Impl>()) {
-  impl_->file = storage.create(join_path(folder, name));
+  impl_->file = std::move(file);
   impl_->name = std::move(name);
 }
 DcpFileWriter::~DcpFileWriter() = default;

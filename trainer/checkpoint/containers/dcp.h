@@ -94,6 +94,8 @@ class DcpFileWriter {
  public:
   /// `name` is relative to `folder`, such as dcp_file_name(0, 1).
   DcpFileWriter(Storage& storage, const std::string& folder, std::string name);
+  /// Into `file`, which metadata call `name`.
+  DcpFileWriter(std::unique_ptr<WritableFile> file, std::string name);
   ~DcpFileWriter();
   DcpFileWriter(const DcpFileWriter&) = delete;
   DcpFileWriter& operator=(const DcpFileWriter&) = delete;

@@ -82,7 +82,8 @@ std::vector<std::string> files_of(const Place& place, const NxdFolder& folder) {
   for (int pp = 0; pp < folder.pp; ++pp) {
     for (int tp = 0; tp < folder.tp; ++tp) {
       files.push_back(folder.model_file(place, tp, pp));
-      const bool has_files = folder.has_optimizer && folder.optimizer_key.empty();
+      const bool has_files =
+          folder.has_optimizer && folder.optimizer_key.empty() && !folder.states_in_dcp;
       for (int dp = 0; has_files && dp < folder.dp; ++dp)
         files.push_back(folder.optimizer_file(place, dp, tp, pp));
     }

@@ -12,6 +12,17 @@ namespace trellis::checkpoint {
 
 using native::Manifest;
 
+namespace {
+
+bool is_of_states(const std::string& file) { return file.starts_with(native::kStatesFolder); }
+
+bool has_states(const Manifest& manifest) {
+  return std::ranges::any_of(manifest.files,
+                             [](const auto& file) { return is_of_states(file.first); });
+}
+
+}  // namespace
+
 CheckpointFolder::CheckpointFolder(std::shared_ptr<Storage> storage, std::string suffix)
     : storage_(std::move(storage)), suffix_(std::move(suffix)) {
   for (const std::string& tag : tags()) {
@@ -20,7 +31,7 @@ CheckpointFolder::CheckpointFolder(std::shared_ptr<Storage> storage, std::string
     try {
       const Manifest manifest =
           Manifest::from_json(storage_->read_text(path), storage_->address() + "/" + path);
-      add({tag, manifest.step, manifest.sequence, manifest.metric});
+      add({tag, manifest.step, manifest.sequence, manifest.metric, has_states(manifest)});
     } catch (const Error& error) {
       log_warning(error.what());
     }
@@ -93,6 +104,18 @@ void CheckpointFolder::remove(const std::string& tag) {
   storage_->write_text(native::unfinished_marker(tag), "1");
   storage_->remove_file(join_path(tag, native::kDoneFile));
   discard(tag);
+}
+
+void CheckpointFolder::drop_states(const std::string& tag) {
+  Manifest manifest = native::read_manifest(*storage_, tag);
+  std::erase_if(manifest.files, [](const auto& file) { return is_of_states(file.first); });
+  std::erase_if(manifest.tensors,
+                [](const native::StoredTensor& tensor) { return is_of_states(tensor.file); });
+  storage_->write_text(join_path(tag, native::kManifestFile), manifest.to_json());
+  storage_->remove_directory(join_path(tag, "optim"));
+  for (KeptCheckpoint& kept : complete_) {
+    if (kept.tag == tag) kept.has_states = false;
+  }
 }
 
 void CheckpointFolder::discard(const std::string& tag) {

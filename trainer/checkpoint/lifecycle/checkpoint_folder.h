@@ -40,6 +40,9 @@ class CheckpointFolder {
   void add(KeptCheckpoint checkpoint);
   /// Marked as unfinished meanwhile; first the mark of completeness goes. Throws OutputError.
   void remove(const std::string& tag);
+  /// Leaves the states of the optimizer out of a complete one: first of its manifest, so that it is
+  /// whole at any time. Throws OutputError, and ConfigError as read_manifest.
+  void drop_states(const std::string& tag);
   /// What a failed save left, which was never complete. Writes nothing: the disk may be full.
   /// Throws OutputError.
   void discard(const std::string& tag);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -53,6 +55,20 @@ std::vector<std::string> tags_to_remove(std::vector<KeptCheckpoint> kept, const 
     if (!stays) tags.push_back(checkpoint.tag);
   }
   std::reverse(tags.begin(), tags.end());
+  return tags;
+}
+
+std::vector<std::string> tags_to_strip(const std::vector<KeptCheckpoint>& kept,
+                                       const KeepRule& rule) {
+  std::vector<KeptCheckpoint> newest;
+  std::ranges::copy_if(kept, std::back_inserter(newest),
+                       [](const KeptCheckpoint& checkpoint) { return !checkpoint.is_last(); });
+  std::ranges::sort(newest, std::greater<>(), &KeptCheckpoint::sequence);
+  std::vector<std::string> tags;
+  for (std::size_t i = 0; i < newest.size(); ++i) {
+    const bool stays = rule.with_states < 0 || i < static_cast<std::size_t>(rule.with_states);
+    if (!stays && newest[i].has_states) tags.push_back(newest[i].tag);
+  }
   return tags;
 }
 

@@ -13,6 +13,7 @@ struct KeptCheckpoint {
   std::int64_t step = 0;
   std::int64_t sequence = 0;     ///< 1, 2, … in the order in which they were saved into the folder
   std::optional<double> metric;  ///< none: worse than any
+  bool has_states = true;        ///< of the optimizer
   [[nodiscard]] bool is_last() const;  ///< a "-last" copy
   bool operator==(const KeptCheckpoint&) const = default;
 };
@@ -21,6 +22,7 @@ struct KeptCheckpoint {
 struct KeepRule {
   int save_top_k = 3;  ///< −1: all; 0: none
   bool mode_max = false;
+  int with_states = -1;  ///< the newest so many keep those of the optimizer; −1: all
 };
 
 /// Whether a new checkpoint with this metric would be among the best; of equals the newest is.
@@ -30,5 +32,10 @@ struct KeepRule {
 /// first.
 [[nodiscard]] std::vector<std::string> tags_to_remove(std::vector<KeptCheckpoint> kept,
                                                       const KeepRule& rule);
+
+/// Tags of those that have states of the optimizer and are to lose them: all but the newest
+/// with_states and "-last" copies.
+[[nodiscard]] std::vector<std::string> tags_to_strip(const std::vector<KeptCheckpoint>& kept,
+                                                     const KeepRule& rule);
 
 }  // namespace trellis::checkpoint

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/error.h"
 #include "base/log.h"
-#include "base/output_error.h"
 
 namespace trellis::checkpoint {
 namespace {
@@ -12,7 +12,7 @@ template <typename Remove>
 void warn_if_stays(const CheckpointFolder& folder, const std::string& tag, Remove remove) {
   try {
     remove();
-  } catch (const OutputError& error) {
+  } catch (const Error& error) {
     log_warning(fmt::format("{}/{}: cannot remove: {}", folder.address(), tag, error.what()));
   }
 }
@@ -25,6 +25,8 @@ void keep_saved(CheckpointFolder& folder, const KeptCheckpoint& saved,
   for (const std::string& tag : replaced) warn_if_stays(folder, tag, [&] { folder.remove(tag); });
   for (const std::string& tag : tags_to_remove(folder.complete(), rule))
     warn_if_stays(folder, tag, [&] { folder.remove(tag); });
+  for (const std::string& tag : tags_to_strip(folder.complete(), rule))
+    warn_if_stays(folder, tag, [&] { folder.drop_states(tag); });
 }
 
 void drop_failed(CheckpointFolder& folder, const KeptCheckpoint& failed,

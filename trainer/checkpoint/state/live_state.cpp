@@ -44,7 +44,7 @@ std::vector<LiveTensor> live_weights(const trainer::ParameterList& parameters,
     weights.push_back({parameter.name, std::ssize(weights), "", values,
                        parts_of(parameter, all, place, place.copy_of(parameter),
                                 dtype_of(values.scalar_type()), ""),
-                       parameter.adapter, parameter.experts.is_stacked()});
+                       all, parameter.adapter, parameter.experts.is_stacked()});
   }
   return weights;
 }
@@ -70,7 +70,7 @@ LiveState live_state(const trainer::ParameterList& parameters,
         {parameter.name, ids.at(&parameter), state.name, in_stored_shape(state),
          parts_of(parameter, span, place, copy, dtype_of(state.values.scalar_type()),
                   state_prefix(state.name)),
-         parameter.adapter, of_rows && parameter.experts.is_stacked()});
+         span, parameter.adapter, of_rows && parameter.experts.is_stacked()});
   });
   return live;
 }

@@ -21,6 +21,7 @@ struct LiveTensor {
   std::string state;      ///< of the optimizer; "": the weight itself
   at::Tensor values;      ///< shares memory with training; its shape is the stored one
   std::vector<ShardedPart> parts;
+  ParameterSpan span = {};  ///< of a state
   bool optional = false;    ///< an adapter: a checkpoint of the model without it may be loaded
   bool of_experts = false;  ///< another one on each rank of an EP group
 };

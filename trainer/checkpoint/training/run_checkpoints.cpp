@@ -77,7 +77,7 @@ RunCheckpoints::RunCheckpoints(const RunConfig& config, const std::string& folde
     : config_(config),
       section_(config.exp_manager.checkpoints),
       pattern_(section_.filename.empty() ? default_pattern(config) : section_.filename),
-      rule_{section_.save_top_k, section_.mode == "max"},
+      rule_{section_.save_top_k, section_.mode == "max", section_.save_last_n_optim_states},
       resume_(std::move(resume)),
       names_(config.world_size(), "load") {
   if (resume_) resume_point_ = resume_->point;
@@ -123,14 +123,26 @@ void RunCheckpoints::restore_training(const TrainingState& state) {
   }
   reconcile(state.rank, names_, wanted, stored_keys(*resume_, !weights_only),
             load_strictness(config_.model.dist_ckpt.load_strictness));
+  const Clock::time_point begin = Clock::now();
   load(*resume_, state.rank, wanted);
+  const Clock::time_point loaded = Clock::now();
   if (!weights_only && resume_->loader)
     restore_user_content(resume_->loader->user_content(), state, resume_->loader->address());
   if (!weights_only && resume_->foreign) continue_foreign(state);
+  if (section_.recovery_times && state.rank.rank() == 0) log_recovery(begin, loaded);
   if (state.rank.rank() == 0)
     log_info(address_of(*resume_) + ": loaded" +
              (weights_only ? ", the weights alone"
                            : "; step " + std::to_string(resume_point_.step) + " is done"));
+}
+
+void RunCheckpoints::log_recovery(Clock::time_point begin, Clock::time_point loaded) const {
+  const auto seconds = [](Clock::duration time) {
+    return std::to_string(std::chrono::duration<double>(time).count()) + " s";
+  };
+  log_info(address_of(*resume_) + ": recovery: model built in " + seconds(begin - opened_) +
+           ", weights and states loaded in " + seconds(loaded - begin) + ", the rest in " +
+           seconds(Clock::now() - loaded));
 }
 
 /// What else training needs follows from the step and the configuration.
@@ -238,9 +250,9 @@ native::SaveHead RunCheckpoints::head(const TrainingState& state, std::int64_t s
   head.manifest.sequence = folder_->next_sequence();
   const KeptCheckpoint kept{head.tag, step, head.manifest.sequence, head.manifest.metric};
   const SavedPoint point{step, head.manifest.consumed_samples};
-  head.complete = [this, replaced = free.replaced, kept, point, last] {
-    complete(kept, point, last, replaced);
-  };
+  const std::vector<std::string> replaced =
+      section_.enable_version_counter ? std::vector<std::string>{} : free.replaced;
+  head.complete = [this, replaced, kept, point, last] { complete(kept, point, last, replaced); };
   head.chunks = [this](std::vector<native::WrittenChunk> chunks, const std::string& error) {
     torch_dist_ = {std::move(chunks), error};
   };
@@ -256,6 +268,7 @@ void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool la
       state.parallel, state.rank.rank(), state.optimizer.is_sharded());
   native::FileOptions options = file_options(config_);
   options.masters_replace_weights = section_.masters_replace_weights;
+  options.zero1_dcp = section_.zero1_dcp;
   std::vector<native::FileJob> jobs =
       native::model_jobs(live, place, options, native::weights_with_masters(live, state.optimizer));
   if (!section_.save_weights_only)
@@ -284,8 +297,9 @@ void RunCheckpoints::complete(const KeptCheckpoint& checkpoint, const SavedPoint
                               const std::vector<std::string>& replaced) {
   failure_.clear();
   if (last) last_saved_ = checkpoint.step;
-  log_info(folder_->address() + "/" + checkpoint.tag + ": checkpoint of step " +
-           std::to_string(checkpoint.step) + " saved");
+  if (section_.verbose)
+    log_info(folder_->address() + "/" + checkpoint.tag + ": checkpoint of step " +
+             std::to_string(checkpoint.step) + " saved");
   if (one_device_)
     failure_ = save_one_device(config_, {folder_->shared_storage(), checkpoint.tag}, *one_device_);
   if (saves_torch_dist())

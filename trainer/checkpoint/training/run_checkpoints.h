@@ -57,6 +57,8 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   using Clock = std::chrono::steady_clock;
   void restore_training(const trainer::TrainingState& state);
   void continue_foreign(const trainer::TrainingState& state) const;
+  /// How long each part of it took, until now.
+  void log_recovery(Clock::time_point begin, Clock::time_point loaded) const;
   [[nodiscard]] bool is_due(const trainer::TrainingState& state, std::int64_t step);
   /// Rank 0's decision, for all.
   [[nodiscard]] bool decide(const trainer::TrainingState& state, std::int64_t step);
@@ -97,6 +99,7 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   TorchDistData torch_dist_;      ///< of the save that ends
   std::string failure_;           ///< why the last save is incomplete; "": it is not
   // Written by the first rank of the process between barriers.
+  Clock::time_point opened_ = Clock::now();
   Clock::time_point last_save_time_ = Clock::now();
   std::map<std::string, double> scalars_;  ///< of the last step
   double lr_ = 0;

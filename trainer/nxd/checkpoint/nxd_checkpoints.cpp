@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/output_error.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
+#include "trainer/checkpoint/formats/native/zero1_dcp.h"
 #include "trainer/checkpoint/lifecycle/save_outcome.h"
 #include "trainer/checkpoint/training/user_content.h"
 #include "trainer/nxd/checkpoint/rank_files.h"
@@ -25,19 +26,30 @@ using checkpoint::native::Manifest;
 
 constexpr int kMostWorkers = 32;
 
-void check_common(const char* call, int num_workers, bool use_zero1_dcp, Problems& problems) {
+void check_common(const char* call, int num_workers, Problems& problems) {
   if (num_workers < 1 || num_workers > kMostWorkers)
     problems.add(call, "num_workers: expected 1 to 32, got " + std::to_string(num_workers));
-  if (use_zero1_dcp)
+}
+
+void check_zero1_dcp(const char* call, const SaveCheckpointArguments& arguments,
+                     Problems& problems) {
+  if (!arguments.use_zero1_dcp) return;
+  if (!arguments.async_save)
+    problems.add(call, "use_zero1_dcp: expected async_save too, as in NxD");
+  if (arguments.avoid_saving_lower_precision_weights)
     problems.add(call,
-                 "use_zero1_dcp: expected false: optimizer states of every checkpoint open with "
-                 "another data-parallel size, so there is no second format");
+                 "use_zero1_dcp: expected without avoid_saving_lower_precision_weights, as in NxD");
+  if (arguments.optimizer == nullptr || !arguments.optimizer->zero1_optimizer().is_sharded())
+    problems.add(call,
+                 "use_zero1_dcp: expected an optimizer with optimizer_config.zero_one_enabled: its "
+                 "states are what it is about");
 }
 
 void check(const SaveCheckpointArguments& arguments) {
   constexpr const char* kCall = "save_checkpoint";
   Problems problems;
-  check_common(kCall, arguments.num_workers, arguments.use_zero1_dcp, problems);
+  check_common(kCall, arguments.num_workers, problems);
+  check_zero1_dcp(kCall, arguments, problems);
   const bool has_dict = arguments.model_dict != nullptr || arguments.optimizer_dict != nullptr;
   if (arguments.optimizer != nullptr && arguments.model == nullptr)
     problems.add(kCall, "optimizer: expected its model too, which says what its states are of");
@@ -89,6 +101,7 @@ std::vector<FileJob> jobs_of(const SaveCheckpointArguments& arguments, int rank,
       arguments.model != nullptr ? arguments.model->parallel() : *arguments.parallel;
   checkpoint::native::FileOptions options{.use_xser = arguments.use_xser};
   options.masters_replace_weights = arguments.avoid_saving_lower_precision_weights;
+  options.zero1_dcp = arguments.use_zero1_dcp;
   std::vector<FileJob> jobs;
   if (arguments.model != nullptr) {
     const NeuronZero1Optimizer* optimizer =
@@ -238,7 +251,9 @@ LoadedCheckpoint NxDCheckpoints::load_checkpoint(runtime::RankContext& rank,
   constexpr const char* kCall = "load_checkpoint";
   const at::NoGradGuard no_grad;
   Problems problems;
-  check_common(kCall, arguments.num_workers, arguments.use_zero1_dcp, problems);
+  check_common(kCall, arguments.num_workers, problems);
+  if (arguments.use_zero1_dcp && arguments.optimizer == nullptr)
+    problems.add(kCall, "use_zero1_dcp: expected an optimizer, whose states it is about");
   if (arguments.optimizer != nullptr && arguments.model == nullptr)
     problems.add(kCall, "optimizer: expected its model too, which says what its states are of");
   const bool has_dict = arguments.model_dict != nullptr || arguments.optimizer_dict != nullptr;
@@ -257,6 +272,11 @@ LoadedCheckpoint NxDCheckpoints::load_checkpoint(runtime::RankContext& rank,
         rank.world_size(), arguments.num_workers);
   });
   loaded.tag = loader_->tag();
+  if (arguments.use_zero1_dcp &&
+      !loader_->manifest().files.contains(checkpoint::native::kStatesMetadataFile))
+    throw ConfigError(loader_->address() +
+                      ": use_zero1_dcp: expected states in a folder of DCP, found files by rank; "
+                      "load it with false");
   if (arguments.model != nullptr && arguments.model_dict == nullptr)
     load_model(rank, arguments, loaded);
   if (has_dict) {

@@ -37,7 +37,9 @@ struct SaveCheckpointArguments {
   /// Weights of which the optimizer's files have masters are not written. Needs
   /// mixed_precision_config.use_master_weights_in_ckpt.
   bool avoid_saving_lower_precision_weights = false;
-  bool use_zero1_dcp = false;  ///< refused: every checkpoint opens with another DP size
+  /// States of ZeRO-1 are one folder of torch.distributed.checkpoint. Needs async_save, and the
+  /// weights' data, as in NxD.
+  bool use_zero1_dcp = false;
 };
 
 /// load_checkpoint's arguments.
@@ -53,7 +55,8 @@ struct LoadCheckpointArguments {
   /// The model and the checkpoint have the same weights. Else what only one has is in the result;
   /// an optimizer's states are never left out.
   bool strict = true;
-  bool use_zero1_dcp = false;  ///< refused
+  /// The checkpoint must have been saved so; false: as the folder says.
+  bool use_zero1_dcp = false;
 };
 
 struct LoadedCheckpoint {

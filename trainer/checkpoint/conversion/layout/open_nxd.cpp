@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "trainer/checkpoint/containers/dcp.h"
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/conversion/layout/layout_jobs.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
@@ -255,13 +256,64 @@ void add_optimizer(const RankFile& file, const FileJob& job, const NxdFolder& fo
   }
 }
 
+/// What of a part of a whole state is in one box of it; none: nothing is.
+std::optional<native::StoredPart> part_in(const native::StoredPart& part, const Box& box) {
+  const Box common = intersection(part.local, box);
+  if (common.elements() == 0) return std::nullopt;
+  native::StoredPart cut = part;
+  cut.local = common;
+  for (std::size_t axis = 0; axis < common.offset.size(); ++axis) {
+    cut.global_offset[axis] += common.offset[axis] - part.local.offset[axis];
+    cut.local.offset[axis] -= box.offset[axis];
+  }
+  return cut;
+}
+
+/// States in a folder of DCP. `job`: of the rank of TP and PP, without data parallelism, so that
+/// each of its boxes is a whole tensor of the folder, which the training may have cut into rows.
+void add_states(const DcpReader& states, const std::string& address, const FileJob& job,
+                native::Manifest& manifest, Problems& problems) {
+  for (const native::ChunkJob& chunk : job.chunks) {
+    if (!chunk.stored) continue;
+    const auto found = states.metadata().tensors.find(chunk.key);
+    if (found == states.metadata().tensors.end()) {
+      // NxD saves neither masters nor averages so: they begin with the weights.
+      if (chunk.key.starts_with("base_state."))
+        problems.add(address, "has no " + terminal_line(chunk.key));
+      continue;
+    }
+    const DcpTensor& tensor = found->second;
+    if (tensor.meta.shape != chunk.meta.shape) {
+      problems.add(address, terminal_line(chunk.key) + ": expected the shape " +
+                                text_of(chunk.meta.shape) + " by the configuration, got " +
+                                text_of(tensor.meta.shape));
+      continue;
+    }
+    for (const DcpChunk& box : tensor.chunks) {
+      StoredTensor stored{native::kStatesFolder + box.place.file,
+                          {},
+                          tensor.meta.dtype,
+                          box.sizes,
+                          {},
+                          box.place.offset,
+                          box.place.length};
+      for (const native::StoredPart& part : chunk.stored->parts) {
+        if (auto cut = part_in(part, {box.offsets, box.sizes}))
+          stored.parts.push_back(*std::move(cut));
+      }
+      if (!stored.parts.empty()) manifest.tensors.push_back(std::move(stored));
+    }
+  }
+}
+
 /// The configuration of the training that wrote the folder.
 RunConfig saved_config(const RunConfig& config, const NxdFolder& folder) {
   RunConfig saved = config;
   saved.distributed_strategy.tensor_model_parallel_size = folder.tp;
   saved.distributed_strategy.pipeline_model_parallel_size = folder.pp;
   if (folder.has_optimizer)
-    saved.distributed_strategy.zero1 = folder.dp > 1 || config.distributed_strategy.zero1;
+    saved.distributed_strategy.zero1 =
+        folder.dp > 1 || folder.states_in_dcp || config.distributed_strategy.zero1;
   saved.trainer.num_nodes = 1;
   saved.trainer.devices = folder.tp * folder.pp * folder.dp;
   saved.data.global_batch_size = std::max(1, saved.data.micro_batch_size) * folder.dp;
@@ -306,15 +358,24 @@ native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunCon
   manifest.consumed_samples = point.consumed_samples;
   manifest.layout = {{"tp", folder.tp}, {"pp", folder.pp}, {"dp", folder.dp}};
   Problems problems;
+  std::optional<DcpReader> states;
+  const std::string states_folder = join_path(place.path, "optim");
+  if (folder.states_in_dcp) states.emplace(place.storage, states_folder);
+  const native::FileOptions options{.zero1_dcp = folder.states_in_dcp};
   for (int rank = 0; rank < saved.world_size(); ++rank) {
     const auto jobs_of = [&] {
-      return layout_jobs(saved, rank, {}, {.optimizer_steps = point.step},
+      return layout_jobs(saved, rank, options, {.optimizer_steps = point.step},
                          {.weights_only = !folder.has_optimizer || part != NxdPart::kAll,
                           .trained_only = part == NxdPart::kTrained});
     };
     std::vector<FileJob> jobs = jobs_of();
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       const bool is_model = jobs[i].path.starts_with("model/");
+      if (!is_model && states) {
+        add_states(*states, join_path(place.storage->address(), states_folder), jobs[i], manifest,
+                   problems);
+        continue;
+      }
       const trainer::RankMesh mesh{saved.tp(), saved.pp(), saved.dp()};
       const int tp = mesh.tp_rank(rank), pp = mesh.pp_rank(rank);
       const RankFile file(place, is_model

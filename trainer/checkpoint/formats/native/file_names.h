@@ -19,6 +19,8 @@ inline constexpr const char* kDoneFile = "done";
 inline constexpr const char* kSchedulerFile = "scheduler.pt";
 inline constexpr const char* kUserContentFile = "user_content.pt";
 inline constexpr const char* kManifestFile = "manifest.json";
+/// Before the names of files with states of the optimizer.
+inline constexpr const char* kStatesFolder = "optim/";
 
 /// Name of the marker, in the folder of the tag, of a save that is under way.
 [[nodiscard]] std::string unfinished_marker(const std::string& tag);

@@ -55,9 +55,8 @@ Loader::Loader(std::shared_ptr<Storage> storage, std::string tag, int world_size
       address_(tag_.empty() ? storage_->address() : storage_->address() + "/" + tag_),
       manifest_(read_manifest(*storage_, tag_)),
       shared_(items_of(manifest_), world_size),
-      files_([this](const std::string& path, bool) {
-        return std::make_shared<const TorchFileReader>(storage_->open(join_path(tag_, path)));
-      }),
+      files_(
+          [this](const std::string& path, bool) { return storage_->open(join_path(tag_, path)); }),
       wishes_(static_cast<std::size_t>(world_size)) {
   if (most_readers > 0) gate_.emplace(most_readers);
   for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
@@ -119,11 +118,12 @@ void Loader::read_file(const std::string& path, const std::vector<std::size_t>& 
     for (const std::size_t tensor : tensors) {
       const auto place = all_.places.find(tensor);
       if (place == all_.places.end()) continue;
-      const auto reader = files_.get(path);
-      const auto& what = reader->tensors().at(
-          static_cast<std::size_t>(tensor_number(*reader, manifest_.tensors[tensor], address_)));
+      const StoredTensor& stored = manifest_.tensors[tensor];
+      const auto reader = files_.get(stored);
+      const auto& what =
+          reader->tensors().at(static_cast<std::size_t>(tensor_number(*reader, stored, address_)));
       const auto& storage = reader->storages()[static_cast<std::size_t>(what.storage)];
-      ranges.push_back({storage.file_offset, bytes_of(place->second)});
+      ranges.push_back({stored.entry_offset + storage.file_offset, bytes_of(place->second)});
     }
   }
   std::ranges::sort(ranges, {}, &FileRange::offset);
@@ -146,7 +146,7 @@ void Loader::copy_from_places(std::vector<LoadCopy>& copies) const {
 at::Tensor Loader::read(std::size_t tensor) {
   const GatePass pass(gate_);
   const StoredTensor& stored = manifest_.tensors[tensor];
-  const auto reader = files_.get(stored.file);
+  const auto reader = files_.get(stored);
   const std::int64_t number = tensor_number(*reader, stored, address_);
   at::Tensor content =
       at::empty(stored.shape, at::TensorOptions().dtype(scalar_type_of(stored.dtype)));

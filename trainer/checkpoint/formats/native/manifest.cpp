@@ -26,11 +26,13 @@ json json_of(const StoredTensor& tensor) {
   for (const PathKey& key : tensor.path)
     std::visit([&](const auto& value) { path.push_back(value); }, key);
   for (const StoredPart& part : tensor.parts) parts.push_back(json_of(part));
-  return {{"file", tensor.file},
-          {"path", path},
-          {"dtype", name(tensor.dtype)},
-          {"shape", tensor.shape},
-          {"parts", parts}};
+  json row{{"file", tensor.file},
+           {"path", path},
+           {"dtype", name(tensor.dtype)},
+           {"shape", tensor.shape},
+           {"parts", parts}};
+  if (tensor.entry_length > 0) row["entry"] = {tensor.entry_offset, tensor.entry_length};
+  return row;
 }
 
 [[noreturn]] void refuse(const std::string& where, const std::string& text) {
@@ -82,6 +84,12 @@ StoredTensor tensor_from(const json& row, const std::string& where) {
   tensor.dtype = *dtype;
   tensor.shape = row.at("shape").get<Shape>();
   check_shape({.dtype = tensor.dtype, .shape = tensor.shape}, where);
+  if (const auto entry = row.find("entry"); entry != row.end()) {
+    tensor.entry_offset = entry->at(0).get<std::int64_t>();
+    tensor.entry_length = entry->at(1).get<std::int64_t>();
+    if (tensor.entry_offset < 0 || tensor.entry_length <= 0)
+      refuse(where, "an entry of " + tensor.file + " lies outside it");
+  }
   for (const json& part : row.at("parts")) tensor.parts.push_back(part_from(part, tensor, where));
   return tensor;
 }
@@ -119,6 +127,7 @@ std::string StoredTensor::id() const {
     const auto* word = std::get_if<std::string>(&path[i]);
     text += word != nullptr ? *word : std::to_string(std::get<std::int64_t>(path[i]));
   }
+  if (entry_length > 0) text += std::to_string(entry_offset);
   return text;
 }
 

@@ -33,8 +33,10 @@ struct StoredTensor {
   DType dtype = DType::kFloat32;
   Shape shape;
   std::vector<StoredPart> parts;  ///< those of which it is the main replica
+  /// Of DCP: the bytes of `file` that are a torch file; without a length all of them are.
+  std::int64_t entry_offset = 0, entry_length = 0;
   [[nodiscard]] std::int64_t bytes() const { return elements_of(shape) * element_bytes(dtype); }
-  [[nodiscard]] std::string id() const;  ///< "optim/….pt:base_state/3/exp_avg"
+  [[nodiscard]] std::string id() const;  ///< "optim/….pt:base_state/3/exp_avg"; of DCP with offset
   bool operator==(const StoredTensor&) const = default;
 };
 

@@ -19,11 +19,13 @@ NativeSource::NativeSource(Place place, Manifest manifest, const char* format,
       address_(place_.address()),
       format_(format),
       manifest_(std::move(manifest)),
-      files_([this, classes = std::move(classes)](const std::string& path, bool again) {
-        const auto file = place_.storage->open(join_path(place_.path, path));
-        if (!again && is_ours()) checks_ ? checks_->add(path) : check_content(path);
-        return std::make_shared<const TorchFileReader>(file, classes);
-      }) {
+      files_(
+          [this](const std::string& path, bool again) {
+            auto file = place_.storage->open(join_path(place_.path, path));
+            if (!again && is_ours()) checks_ ? checks_->add(path) : check_content(path);
+            return file;
+          },
+          std::move(classes)) {
   make_index();
 }
 
@@ -87,7 +89,7 @@ void NativeSource::read(const TensorEntry& tensor, const Box& box,
                            {Shape(box.shape.size(), 0), box.shape}};
   for (const CopyStep& copy : plan_reads(wanted, tensor.key, index_).copies) {
     const StoredTensor& stored = manifest_.tensors[copy.tensor];
-    const auto reader = files_.get(stored.file);
+    const auto reader = files_.get(stored);
     const std::int64_t number = tensor_number(*reader, stored, address_);
     read_box(
         {stored.shape, copy.from.offset, box.shape, copy.into, copy.from.shape},

@@ -22,16 +22,26 @@ std::shared_ptr<OpenFiles::Slot> OpenFiles::used(const std::string& path) {
   // Whoever opens it at the moment keeps it; the next call finds it again.
   if (!closed.mutex.try_lock()) return slot;
   closed.reader = nullptr;
+  closed.file = nullptr;
   closed.mutex.unlock();
   last_use_.erase(oldest);
   return slot;
 }
 
-OpenFiles::Reader OpenFiles::get(const std::string& path) {
+OpenFiles::Reader OpenFiles::get(const std::string& path, std::int64_t entry_offset,
+                                 std::int64_t entry_length) {
   const std::shared_ptr<Slot> slot = used(path);
   const std::scoped_lock lock(slot->mutex);
-  if (!slot->reader) slot->reader = open_(path, slot->opened);
+  if (!slot->file) slot->file = open_(path, slot->opened);
   slot->opened = true;
+  if (slot->reader && slot->entry_offset == entry_offset) return slot->reader;
+  File file = slot->file;
+  if (entry_length > 0) {
+    const std::string name = file->name() + ", entry at " + std::to_string(entry_offset);
+    file = file_range(std::move(file), entry_offset, entry_length, name);
+  }
+  slot->reader = std::make_shared<const TorchFileReader>(std::move(file), classes_);
+  slot->entry_offset = entry_offset;
   return slot->reader;
 }
 

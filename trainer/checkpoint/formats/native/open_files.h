@@ -5,9 +5,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "trainer/checkpoint/containers/torch_file.h"
+#include "trainer/checkpoint/formats/native/manifest.h"
 
 namespace trellis::checkpoint::native {
 
@@ -17,22 +19,32 @@ namespace trellis::checkpoint::native {
 class OpenFiles {
  public:
   using Reader = std::shared_ptr<const TorchFileReader>;
+  using File = std::shared_ptr<const ReadableFile>;
   /// `again`: it was open before. Called by several threads at once, for different files.
-  using Open = std::function<Reader(const std::string& path, bool again)>;
-  explicit OpenFiles(Open open) : open_(std::move(open)) {}
+  using Open = std::function<File(const std::string& path, bool again)>;
+  /// `classes` as TorchFileReader has it.
+  explicit OpenFiles(Open open, std::set<std::string> classes = {})
+      : open_(std::move(open)), classes_(std::move(classes)) {}
 
-  /// Throws what opening throws.
-  [[nodiscard]] Reader get(const std::string& path);
+  /// The torch file that `path` is or, with a length, an entry of it. Throws what opening throws.
+  [[nodiscard]] Reader get(const std::string& path, std::int64_t entry_offset = 0,
+                           std::int64_t entry_length = 0);
+  [[nodiscard]] Reader get(const StoredTensor& tensor) {
+    return get(tensor.file, tensor.entry_offset, tensor.entry_length);
+  }
 
  private:
   struct Slot {
     std::mutex mutex;
-    Reader reader;
+    File file;
+    Reader reader;  ///< of the entry that was asked for last
+    std::int64_t entry_offset = 0;
     bool opened = false;
   };
   [[nodiscard]] std::shared_ptr<Slot> used(const std::string& path);
 
   Open open_;
+  std::set<std::string> classes_;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<Slot>> slots_;
   std::map<std::string, std::int64_t> last_use_;  ///< of those that may be open

@@ -78,17 +78,22 @@ void Written::add(Written other) {
   chunks.insert(chunks.end(), std::make_move_iterator(other.chunks.begin()),
                 std::make_move_iterator(other.chunks.end()));
   if (chunk_error.empty()) chunk_error = std::move(other.chunk_error);
+  states.insert(states.end(), std::make_move_iterator(other.states.begin()),
+                std::make_move_iterator(other.states.end()));
+  objects.merge(other.objects);
 }
 
 std::string Written::to_text() const {
   Manifest manifest;
   manifest.files = files;
   manifest.tensors = tensors;
-  json document = {{"error", error},
-                   {"content", manifest.to_json()},
-                   {"chunks", json::array()},
-                   {"chunk_error", chunk_error}};
+  json document = {{"error", error},          {"content", manifest.to_json()},
+                   {"chunks", json::array()}, {"chunk_error", chunk_error},
+                   {"states", json::array()}, {"objects", json::object()}};
   for (const WrittenChunk& chunk : chunks) document["chunks"].push_back(json_of(chunk));
+  for (const WrittenChunk& chunk : states) document["states"].push_back(json_of(chunk));
+  for (const auto& [key, place] : objects)
+    document["objects"][key] = {place.file, place.offset, place.length};
   return document.dump();
 }
 
@@ -100,6 +105,9 @@ Written Written::from_text(const std::string& text) {
                   document.at("error").get<std::string>()};
   for (const json& row : document.at("chunks")) written.chunks.push_back(chunk_of(row));
   document.at("chunk_error").get_to(written.chunk_error);
+  for (const json& row : document.at("states")) written.states.push_back(chunk_of(row));
+  for (const auto& [key, row] : document.at("objects").items())
+    written.objects[key] = {row.at(0), row.at(1), row.at(2)};
   return written;
 }
 

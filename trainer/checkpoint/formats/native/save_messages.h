@@ -38,6 +38,8 @@ struct Written {
   std::string error;  ///< of a process that could not write; "": none
   std::vector<WrittenChunk> chunks = {};
   std::string chunk_error = {};  ///< why not all chunks are written, which the checkpoint survives
+  std::vector<WrittenChunk> states = {};         ///< of the folder of use_zero1_dcp
+  std::map<std::string, DcpPlace> objects = {};  ///< of the same, by key
   bool operator==(const Written&) const = default;
 
   void add(Written other);

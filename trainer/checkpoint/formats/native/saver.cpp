@@ -9,6 +9,7 @@
 
 #include "base/output_error.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
+#include "trainer/checkpoint/formats/native/zero1_dcp.h"
 #include "trainer/checkpoint/sharding/validate.h"
 
 namespace trellis::checkpoint::native {
@@ -157,6 +158,10 @@ Written Saver::write(const std::vector<FileJob>& jobs) const {
         write_chunks_of(job, written);
         continue;
       }
+      if (job.is_dcp()) {
+        write_states(*storage_, head_.tag, job, durability_, written);
+        continue;
+      }
       written.files[job.path] = write_job(*storage_, head_.tag, job, durability_);
       written.tensors.insert(written.tensors.end(), job.stored.begin(), job.stored.end());
     }
@@ -223,6 +228,7 @@ void Saver::finish() {
 
 /// The marks of completeness come after everything else.
 void Saver::write_marks(Written all) {
+  if (!all.objects.empty()) write_states_metadata(*storage_, head_.tag, all);
   Manifest& manifest = head_.manifest;
   manifest.files = std::move(all.files);
   manifest.tensors = std::move(all.tensors);

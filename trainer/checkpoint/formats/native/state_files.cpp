@@ -11,31 +11,12 @@
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/hashing_file.h"
+#include "trainer/checkpoint/formats/native/main_parts.h"
+#include "trainer/checkpoint/formats/native/zero1_dcp.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
 
 namespace trellis::checkpoint::native {
 namespace {
-
-/// Whose file a tensor goes to.
-struct Owner {
-  int shards = 1;   ///< data-parallel ranks with a file each: those after them hold copies
-  int ep_rank = 0;  ///< with EP there is such a file for each of these: the first one counts for
-                    ///< what all of them hold
-  bool of_experts = false;
-};
-
-std::vector<StoredPart> main_parts(const std::vector<ShardedPart>& parts, const Owner& owner) {
-  std::vector<StoredPart> stored;
-  if (owner.shards == 1 && owner.ep_rank > 0 && !owner.of_experts) return stored;
-  for (const ShardedPart& part : parts) {
-    ReplicaId id = part.tensor.replica_id;
-    id.back() %= owner.shards;
-    if (!is_main_replica(id)) continue;
-    stored.push_back(
-        {part.tensor.key, part.tensor.global_shape, part.tensor.global_offset, part.local});
-  }
-  return stored;
-}
 
 /// Puts tensors into files: into one, or, for xser, each into its own.
 class JobBuilder {
@@ -118,30 +99,6 @@ class ById {
   std::map<std::int64_t, Value> values_;
 };
 
-Value param_groups_of(const LiveState& live, const trainer::NeuronZero1Optimizer& optimizer,
-                      double lr) {
-  std::multimap<std::string, std::int64_t> ids;
-  for (const LiveTensor& tensor : live.model) ids.emplace(tensor.parameter, tensor.id);
-  Value::List groups;
-  for (const auto& group : optimizer.param_groups()) {
-    Value::List params, names;
-    std::set<std::string> seen;
-    for (const std::string& parameter : group.names) {
-      if (!seen.insert(parameter).second) continue;
-      const auto [first, end] = ids.equal_range(parameter);
-      for (auto it = first; it != end; ++it) {
-        params.emplace_back(it->second);
-        names.emplace_back(parameter);
-      }
-    }
-    groups.push_back(Value::dict({{"lr", Value(lr * group.numbers.lr_scale)},
-                                  {"weight_decay", Value(group.numbers.weight_decay)},
-                                  {"params", Value::list(std::move(params))},
-                                  {"param_names", Value::list(std::move(names))}}));
-  }
-  return Value::list(std::move(groups));
-}
-
 /// As names of files have it: none without EP.
 std::optional<int> ep_of(const RankPlace& place) {
   return place.ep_size > 1 ? std::optional(place.ep_rank) : std::nullopt;
@@ -156,12 +113,20 @@ at::Tensor as_saved(const at::Tensor& values, const FileOptions& options) {
   return options.save_bf16 && values.is_floating_point() ? values.to(at::kBFloat16) : values;
 }
 
-const char* folder_of(const std::string& state) {
-  if (state == "fp32_param") return "sharded_master_weights";
-  return state == "ema" ? "ema_weights" : "base_state";
-}
-
 }  // namespace
+
+std::vector<StoredPart> main_parts(const std::vector<ShardedPart>& parts, const Owner& owner) {
+  std::vector<StoredPart> stored;
+  if (owner.shards == 1 && owner.ep_rank > 0 && !owner.of_experts) return stored;
+  for (const ShardedPart& part : parts) {
+    ReplicaId id = part.tensor.replica_id;
+    id.back() %= owner.shards;
+    if (!is_main_replica(id)) continue;
+    stored.push_back(
+        {part.tensor.key, part.tensor.global_shape, part.tensor.global_offset, part.local});
+  }
+  return stored;
+}
 
 std::int64_t FileJob::bytes() const {
   std::int64_t total = 0;
@@ -173,6 +138,7 @@ std::int64_t FileJob::bytes() const {
 FilePlace file_place_of(const trainer::RankMesh& mesh, const trainer::ParallelState& parallel,
                         int self, bool zero1) {
   return {checkpoint::place_of(parallel, zero1), parallel.get_pipeline_model_parallel_rank(),
+          parallel.get_pipeline_model_parallel_size(),
           mesh.ranks(trainer::ParallelAxis::kExpertData, self),
           mesh.ranks(trainer::ParallelAxis::kFsdpReplicas, self)};
 }
@@ -198,21 +164,68 @@ std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
   return builder.finish(Value::ordered_dict(std::move(items)));
 }
 
+const char* folder_of(const std::string& state) {
+  if (state == "fp32_param") return "sharded_master_weights";
+  return state == "ema" ? "ema_weights" : kBaseState;
+}
+
+std::vector<const LiveTensor*> trained_weights(const LiveState& live,
+                                               const trainer::NeuronZero1Optimizer& optimizer) {
+  std::vector<const LiveTensor*> weights;
+  optimizer.for_each_slot([&](const trainer::ShardSlot& slot) {
+    for (const LiveTensor& tensor : live.model) {
+      if (is_same_memory(tensor.values, slot.parameter->tensor)) weights.push_back(&tensor);
+    }
+  });
+  return weights;
+}
+
+Value shape_info_of(const LiveState& live, const trainer::NeuronZero1Optimizer& optimizer) {
+  ById shapes;
+  for (const LiveTensor* tensor : trained_weights(live, optimizer))
+    shapes.of(tensor->id) = Value::size(tensor->values.sizes().vec());
+  return shapes.value();
+}
+
+Value param_groups_of(const LiveState& live, const trainer::NeuronZero1Optimizer& optimizer,
+                      double lr) {
+  std::multimap<std::string, std::int64_t> ids;
+  for (const LiveTensor& tensor : live.model) ids.emplace(tensor.parameter, tensor.id);
+  Value::List groups;
+  for (const auto& group : optimizer.param_groups()) {
+    Value::List params, names;
+    std::set<std::string> seen;
+    for (const std::string& parameter : group.names) {
+      if (!seen.insert(parameter).second) continue;
+      const auto [first, end] = ids.equal_range(parameter);
+      for (auto it = first; it != end; ++it) {
+        params.emplace_back(it->second);
+        names.emplace_back(parameter);
+      }
+    }
+    groups.push_back(Value::dict({{"lr", Value(lr * group.numbers.lr_scale)},
+                                  {"weight_decay", Value(group.numbers.weight_decay)},
+                                  {"params", Value::list(std::move(params))},
+                                  {"param_names", Value::list(std::move(names))}}));
+  }
+  return Value::list(std::move(groups));
+}
+
 std::vector<FileJob> optimizer_jobs(const LiveState& live,
                                     const trainer::NeuronZero1Optimizer& optimizer, double lr,
                                     const FilePlace& place, const FileOptions& options) {
   const RankPlace& rank = place.place;
   const bool zero1 = rank.zero1;
+  if (zero1 && options.zero1_dcp) return dcp_optimizer_jobs(live, optimizer, lr, place);
   JobBuilder builder(zero1 ? optimizer_file(rank.shard_rank(), rank.tp_rank, place.pp_rank)
                            : optimizer_file(0, rank.tp_rank, place.pp_rank, ep_of(rank)),
                      zero1 ? place.state_copies : place.copies, options);
   const int shards = zero1 ? rank.shards() : 1;
   std::map<std::string, ById> folders;
-  folders["base_state"];
-  ById shapes;
+  folders[kBaseState];
   for (const LiveTensor& tensor : live.optimizer) {
     const std::string folder = folder_of(tensor.state);
-    const bool nested = folder == "base_state";
+    const bool nested = folder == kBaseState;
     std::vector<PathKey> path{folder, tensor.id};
     if (nested) path.emplace_back(tensor.state);
     const Value value =
@@ -223,17 +236,13 @@ std::vector<FileJob> optimizer_jobs(const LiveState& live,
   }
   const at::Tensor step = at::full({}, static_cast<double>(optimizer.steps()), at::kFloat);
   const Value step_value = builder.add(step, {"step"}, {}, {});
-  optimizer.for_each_slot([&](const trainer::ShardSlot& slot) {
-    for (const LiveTensor& tensor : live.model) {
-      if (!is_same_memory(tensor.values, slot.parameter->tensor)) continue;
-      shapes.of(tensor.id) = Value::size(slot.parameter->tensor.sizes().vec());
-      Value& state = folders["base_state"].of(tensor.id);
-      if (state.is_none()) state = Value::dict();
-      state.set("step", step_value);
-    }
-  });
+  for (const LiveTensor* tensor : trained_weights(live, optimizer)) {
+    Value& state = folders[kBaseState].of(tensor->id);
+    if (state.is_none()) state = Value::dict();
+    state.set("step", step_value);
+  }
   std::vector<std::pair<Value, Value>> root{{"state", Value::dict()},
-                                            {"shape_info", shapes.value()},
+                                            {"shape_info", shape_info_of(live, optimizer)},
                                             {"param_groups", param_groups_of(live, optimizer, lr)}};
   for (const auto& [folder, values] : folders) root.emplace_back(folder, values.value());
   return builder.finish(Value::dict(std::move(root)));
@@ -285,20 +294,23 @@ StoredFile write_job(Storage& storage, const std::string& folder, const FileJob&
   return result->stored();
 }
 
+WrittenChunk write_chunk(DcpFileWriter& file, const FileJob& job, const ChunkJob& chunk) {
+  file.begin_chunk({.dtype = chunk.meta.dtype, .shape = chunk.box.sizes});
+  for (std::size_t i = chunk.first; i < chunk.first + chunk.count; ++i) {
+    const at::Tensor host = job.tensors[i].detach().cpu().contiguous();
+    file.write({static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()});
+  }
+  WrittenChunk written{chunk.key, chunk.meta, chunk.box};
+  written.box.place = file.end_chunk();
+  return written;
+}
+
 std::vector<WrittenChunk> write_chunks(Storage& storage, const std::string& folder,
                                        const FileJob& job) {
   if (!job.problem.empty()) throw OutputError(job.problem);
   DcpFileWriter file(storage, join_path(folder, job.dcp_folder), job.path);
   std::vector<WrittenChunk> written;
-  for (const ChunkJob& chunk : job.chunks) {
-    file.begin_chunk({.dtype = chunk.meta.dtype, .shape = chunk.box.sizes});
-    for (std::size_t i = chunk.first; i < chunk.first + chunk.count; ++i) {
-      const at::Tensor host = job.tensors[i].detach().cpu().contiguous();
-      file.write({static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()});
-    }
-    written.push_back({chunk.key, chunk.meta, chunk.box});
-    written.back().box.place = file.end_chunk();
-  }
+  for (const ChunkJob& chunk : job.chunks) written.push_back(write_chunk(file, job, chunk));
   file.close();
   return written;
 }

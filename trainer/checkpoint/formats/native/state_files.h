@@ -2,8 +2,10 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -23,6 +25,8 @@ struct ChunkJob {
   TensorMeta meta;                   ///< of the whole tensor
   DcpChunk box;                      ///< without its place
   std::size_t first = 0, count = 0;  ///< tensors of the job
+  /// For the manifest, without its place in the file; none: it says nothing of the chunk.
+  std::optional<StoredTensor> stored = {};
 };
 
 /// A file that is to be written, of which some ranks hold the same content: a .pt file, or a data
@@ -35,16 +39,20 @@ struct FileJob {
   std::vector<int> holders;          ///< global ranks, ascending
   /// Of each tensor: what it is of the layout-independent ones, copies too.
   std::vector<std::vector<ShardedPart>> parts = {};
-  std::string dcp_folder = {};  ///< not empty: the file is in this folder of DCP below the tag,
-  std::vector<ChunkJob> chunks = {};  ///< and has these; it may be missing in a complete checkpoint
-  std::string problem = {};           ///< why such a file cannot be written
+  /// Of a data file of DCP: its boxes, and values by name.
+  std::vector<ChunkJob> chunks = {};
+  std::vector<std::pair<std::string, Value>> objects = {};
+  std::string dcp_folder = {};  ///< not empty: `path` is relative to this folder of DCP below the
+                                ///< tag, and may be missing in a complete checkpoint
+  std::string problem = {};     ///< why such a file cannot be written
   [[nodiscard]] std::int64_t bytes() const;
+  [[nodiscard]] bool is_dcp() const { return !chunks.empty() || !objects.empty(); }
 };
 
 /// Which ranks hold copies of a rank's files.
 struct FilePlace {
   RankPlace place;
-  int pp_rank = 0;
+  int pp_rank = 0, pp_size = 1;
   std::vector<int> copies;        ///< global ranks with the same weights, itself too, ascending
   std::vector<int> state_copies;  ///< the same of ZeRO-1's states
 };
@@ -59,6 +67,7 @@ struct FileOptions {
   /// Weights of which the optimizer's files have masters in more bits: their types and shapes alone
   /// are written (NxD's avoid_saving_lower_precision_weights).
   bool masters_replace_weights = false;
+  bool zero1_dcp = false;  ///< states of ZeRO-1 in one folder of DCP (zero1_dcp.h)
   Value lora_config = {};  ///< of the files of weights, under this name; None: without it
 };
 
@@ -74,11 +83,23 @@ using TensorDict = std::map<std::string, at::Tensor>;
 [[nodiscard]] std::set<std::string> weights_with_masters(
     const LiveState& live, const trainer::NeuronZero1Optimizer& optimizer);
 /// NxD's dict of a ZeRO-1 optimizer: state, base_state (by the number of the parameter),
-/// shape_info, param_groups, sharded_master_weights; and ema_weights.
+/// shape_info, param_groups, sharded_master_weights; and ema_weights. With options.zero1_dcp and
+/// ZeRO-1 as dcp_optimizer_jobs().
 [[nodiscard]] std::vector<FileJob> optimizer_jobs(const LiveState& live,
                                                   const trainer::NeuronZero1Optimizer& optimizer,
                                                   double lr, const FilePlace& place,
                                                   const FileOptions& options);
+
+inline constexpr const char* kBaseState = "base_state";
+/// In which dict of those a state is, such as base_state.
+[[nodiscard]] const char* folder_of(const std::string& state);
+/// Weights that the optimizer updates.
+[[nodiscard]] std::vector<const LiveTensor*> trained_weights(
+    const LiveState& live, const trainer::NeuronZero1Optimizer& optimizer);
+[[nodiscard]] Value shape_info_of(const LiveState& live,
+                                  const trainer::NeuronZero1Optimizer& optimizer);
+[[nodiscard]] Value param_groups_of(const LiveState& live,
+                                    const trainer::NeuronZero1Optimizer& optimizer, double lr);
 
 /// Any dicts of tensors and values, which only a rank at the same place reads again. The dict of
 /// the name "" is the root itself.
@@ -90,7 +111,9 @@ using TensorDict = std::map<std::string, at::Tensor>;
 /// Writes the file under `folder`, and what the manifest says of it. Throws OutputError.
 StoredFile write_job(Storage& storage, const std::string& folder, const FileJob& job,
                      Durability durability = Durability::kAtClose);
-/// The chunks of a data file of DCP, with their places. Throws OutputError.
+/// One box of a data file of DCP, with its place. Throws OutputError.
+WrittenChunk write_chunk(DcpFileWriter& file, const FileJob& job, const ChunkJob& chunk);
+/// A data file with job.dcp_folder. Throws OutputError.
 std::vector<WrittenChunk> write_chunks(Storage& storage, const std::string& folder,
                                        const FileJob& job);
 /// write_job() for a file of one value without tensors.

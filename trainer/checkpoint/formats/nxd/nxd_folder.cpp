@@ -78,7 +78,8 @@ NxdFolder nxd_folder(const Place& place) {
   folder.pp = ranks[1];
   if (place.has("optim")) {
     const std::vector<int> copies = counts(names_in(place, "optim"), optimizer, 1);
-    folder.has_optimizer = copies[0] > 0;
+    folder.states_in_dcp = place.has("optim/.metadata");
+    folder.has_optimizer = copies[0] > 0 || folder.states_in_dcp;
     folder.dp = std::max(1, copies[0]);
   }
   return folder;
@@ -112,7 +113,7 @@ void check_files(const Place& place, const NxdFolder& folder) {
     for (int tp = 0; tp < folder.tp; ++tp) {
       if (const std::string file = folder.model_file(place, tp, pp); !place.has(file))
         problems.add(join_path(place.address(), file), "is missing");
-      for (int dp = 0; folder.has_optimizer && dp < folder.dp; ++dp) {
+      for (int dp = 0; folder.has_optimizer && !folder.states_in_dcp && dp < folder.dp; ++dp) {
         if (const std::string file = folder.optimizer_file(place, dp, tp, pp); !place.has(file))
           problems.add(join_path(place.address(), file), "is missing");
       }

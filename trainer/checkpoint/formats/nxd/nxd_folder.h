@@ -26,6 +26,7 @@ struct NxdFolder {
   int tp = 1, pp = 1;
   int dp = 1;  ///< of the optimizer's files: 1 without ZeRO-1
   bool has_optimizer = false;
+  bool states_in_dcp = false;  ///< use_zero1_dcp: optim/ is a folder of DCP, whatever the DP degree
   /// Where a file has the optimizer's dict: "": it is all of the file.
   std::string optimizer_key;
 

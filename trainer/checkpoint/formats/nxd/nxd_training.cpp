@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "trainer/checkpoint/containers/dcp.h"
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 
@@ -54,6 +55,19 @@ std::int64_t counted_steps(const TorchFileReader& file, const Value& dict) {
   return 0;
 }
 
+/// The same of a folder of DCP.
+std::int64_t counted_steps(const DcpReader& states) {
+  for (const auto& [key, tensor] : states.metadata().tensors) {
+    if (!key.starts_with("base_state.") || !key.ends_with(".step")) continue;
+    if (tensor.meta.dtype != DType::kFloat32 || elements_of(tensor.meta.shape) != 1) continue;
+    float number = 0;
+    states.read_chunk(key, 0, 0, std::as_writable_bytes(std::span(&number, 1)));
+    if (std::isfinite(number) && number >= 0 && number < 1e9F)
+      return static_cast<std::int64_t>(number);
+  }
+  return 0;
+}
+
 /// Calls `take(file)`; the file need not be there.
 template <typename Take>
 void with_file(const Place& place, const std::string& path, Take take) {
@@ -74,7 +88,9 @@ NxdTraining read_training(const Place& place, const NxdFolder& folder) {
                                                                    : folder.model_file(place, 0, 0);
   with_file(place, content,
             [&](const TorchFileReader& file) { take_content(file.root(), training); });
-  if (training.point.step == 0 && folder.has_optimizer)
+  if (training.point.step == 0 && folder.states_in_dcp)
+    training.point.step = counted_steps(DcpReader(place.storage, join_path(place.path, "optim")));
+  if (training.point.step == 0 && folder.has_optimizer && !folder.states_in_dcp)
     with_file(place, folder.optimizer_file(place, 0, 0, 0), [&](const TorchFileReader& file) {
       const Value* state = &file.root();
       if (!folder.optimizer_key.empty()) state = state->find(folder.optimizer_key);

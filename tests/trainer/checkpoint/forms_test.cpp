@@ -1,0 +1,130 @@
+// Keys that say in which form checkpoints are saved, and what of older ones stays.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/trainer/checkpoint/spread.h"
+#include "trainer/checkpoint/conversion/compare.h"
+#include "trainer/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/checkpoint/training/write_native.h"
+
+namespace trellis::checkpoint::forms_test {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::checkpoint_of;
+using testing_support::config_of;
+using testing_support::resumed_from;
+using testing_support::Spread;
+using testing_support::spreads;
+using testing_support::train;
+using testing_support::TrainingRun;
+using trainer::RunConfig;
+namespace fs = std::filesystem;
+
+RunConfig saving(const Spread& spread, std::int64_t every, std::int64_t steps) {
+  RunConfig config = config_of(spread, "fp64", steps);
+  config.exp_manager.checkpoints.every_n_train_steps = every;
+  config.exp_manager.checkpoints.every_n_epochs = 0;
+  return config;
+}
+
+/// Saves each of its steps.
+RunConfig small_run(std::int64_t steps) {
+  RunConfig config = config_of({{2, 1, 2, false, true}}, "mixed_precision", steps);
+  config.exp_manager.checkpoints.every_n_train_steps = 1;
+  return config;
+}
+
+std::size_t differences(const std::string& a, const std::string& b) {
+  const auto progress = [](std::int64_t, std::int64_t) {};
+  const Comparison comparison = compare(*open_checkpoint(a), *open_checkpoint(b), {}, progress);
+  return comparison.differences.size();
+}
+
+TEST(Zero1Dcp, HasTheStatesOfFilesByRankAndMovesToEveryLayout) {
+  // Two fused projections, copies of heads, stages with a virtual pipeline, and DP 8 of few rows.
+  for (const auto& [i, to] : {std::pair{1U, 3U}, {4U, 1U}, {8U, 0U}, {10U, 4U}, {10U, 1U}}) {
+    SCOPED_TRACE(i);
+    const TemporaryDirectory folder;
+    RunConfig config = saving(spreads()[i], 2, 2);
+    config.exp_manager.ema = trainer::EmaSection{.decay = 0.9};
+    const std::string plain = folder.path() / "plain", dcp = folder.path() / "dcp";
+    (void)train(config, plain);
+    config.exp_manager.checkpoints.zero1_dcp = config.exp_manager.checkpoints.async = true;
+    (void)train(config, dcp);
+    const std::string by_rank = checkpoint_of(config, plain, 2),
+                      in_dcp = checkpoint_of(config, dcp, 2);
+    EXPECT_EQ(differences(by_rank, in_dcp), 0U);
+    EXPECT_TRUE(fs::exists(fs::path(in_dcp) / "optim/.metadata"));
+    EXPECT_FALSE(fs::exists(fs::path(in_dcp) / "optim/dp_rank_00_tp_rank_00_pp_rank_00.pt"));
+    RunConfig target = saving(spreads()[to], 9, 4);
+    target.exp_manager.ema = config.exp_manager.ema;
+    const TrainingRun expected = train(resumed_from(target, by_rank), folder.path() / "none"),
+                      got = train(resumed_from(target, in_dcp), folder.path() / "none");
+    EXPECT_EQ(got.losses, expected.losses);
+    for (const auto& [key, tensor] : expected.states.at(4))
+      EXPECT_TRUE(got.states.at(4).at(key).equal(tensor)) << key;
+    const std::string written = folder.path() / "written";
+    (void)write_native(*open_checkpoint(in_dcp), open_place(written), target, {}, {});
+    EXPECT_EQ(differences(written, by_rank), 0U);
+  }
+}
+
+TEST(Zero1Dcp, AFlippedByteOfADataFileIsNamed) {
+  const TemporaryDirectory folder;
+  RunConfig config = saving(spreads()[1], 2, 2);
+  config.exp_manager.checkpoints.zero1_dcp = config.exp_manager.checkpoints.async = true;
+  (void)train(config, folder.path());
+  const std::string saved = checkpoint_of(config, folder.path(), 2);
+  const fs::path file = fs::path(saved) / "optim/__3_0.distcp";
+  std::ifstream stream(file, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(stream), {}};
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  std::ofstream(file, std::ios::binary) << bytes;
+  try {
+    (void)train(resumed_from(saving(spreads()[0], 9, 4), saved), folder.path() / "none");
+    ADD_FAILURE() << "a changed byte was loaded";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("optim/__3_0.distcp: its content is not what was saved"));
+  }
+}
+
+TEST(Kept, OnlyTheNewestKeepStatesOfTheOptimizer) {
+  const TemporaryDirectory folder;
+  RunConfig config = small_run(4);
+  config.exp_manager.checkpoints.save_top_k = -1;
+  config.exp_manager.checkpoints.save_last_n_optim_states = 2;
+  const TrainingRun whole = train(config, folder.path());
+  for (const std::int64_t step : {1, 2, 3, 4})
+    EXPECT_EQ(fs::exists(fs::path(checkpoint_of(config, folder.path(), step)) / "optim"), step > 2);
+  RunConfig rest = resumed_from(config, checkpoint_of(config, folder.path(), 3));
+  EXPECT_EQ(train(rest, folder.path()).losses.at(4), whole.losses.at(4));
+  rest = resumed_from(config, checkpoint_of(config, folder.path(), 1));
+  EXPECT_THAT([&] { (void)train(rest, folder.path()); },
+              testing::ThrowsMessage<ConfigError>(HasSubstr("has no optimizer.state.exp_avg")));
+  rest.model.weight_init_only = true;
+  EXPECT_EQ(train(rest, folder.path()).losses.size(), 4U);
+}
+
+TEST(Kept, AVersionCounterKeepsThoseOfTheSameName) {
+  for (const bool counts : {false, true}) {
+    const TemporaryDirectory folder;
+    RunConfig config = small_run(2);
+    config.exp_manager.checkpoints.filename = "m";
+    config.exp_manager.checkpoints.save_top_k = -1;
+    config.exp_manager.checkpoints.enable_version_counter = counts;
+    (void)train(config, folder.path());
+    EXPECT_EQ(fs::exists(folder.path() / "m.ckpt"), counts);
+    EXPECT_TRUE(fs::exists(folder.path() / "m-v1.ckpt"));
+  }
+}
+
+}  // namespace
+}  // namespace trellis::checkpoint::forms_test
