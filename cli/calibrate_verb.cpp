@@ -25,7 +25,9 @@ struct CalibrateOptions {
 
 void run_calibrate(const CalibrateOptions& options) {
   OutputFiles files({{"--write", options.write}});
-  const std::vector<analysis::TrainingRun> runs = analysis::read_measurements(options.measurements);
+  analysis::Measurements measurements = analysis::read_measurements(options.measurements);
+  const std::vector<analysis::TrainingRun>& runs = measurements.runs;
+  analysis::time_parts(measurements.parts);
   analysis::TrainingRequest request;
   request.program = std::filesystem::canonical("/proc/self/exe");
   request.results = std::filesystem::absolute(options.results);
@@ -34,7 +36,7 @@ void run_calibrate(const CalibrateOptions& options) {
                      : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   std::size_t finished = 0;
   Activity activity("simulating measured steps");
-  const auto predictions = analysis::predict(
+  auto predictions = analysis::predict(
       runs, request, [&](const analysis::TrainingRun& run, const analysis::Prediction& p) {
         activity.count(static_cast<std::int64_t>(finished) + 1,
                        static_cast<std::int64_t>(runs.size()));
@@ -44,7 +46,7 @@ void run_calibrate(const CalibrateOptions& options) {
                         : std::cerr << "exit code " << p.exit_code << "\n";
       });
   const analysis::CalibrateResult result =
-      analysis::calibrate(runs, predictions, options.measurements);
+      analysis::calibrate(std::move(measurements), std::move(predictions), options.measurements);
   files.write("--write", [&] { return analysis::to_yaml(result.calibration); });
   std::cout << (options.json ? analysis::calibrate_json(result).dump(1) + "\n"
                              : analysis::calibrate_text(result))
@@ -61,8 +63,10 @@ void add_calibrate(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<CalibrateOptions>();
   verb->add_option(
           "measurements", options->measurements,
-          "CSV: config, instance, use (fit or test), and step_s or run (the folder of a run that a "
-          "device of LibTorch timed); if wanted nodes, overrides, id")
+          "CSV: instance, use (fit or test), and for a step config and step_s or run (the folder "
+          "of "
+          "a run that a device of LibTorch timed), if wanted nodes, overrides, id; for kernels and "
+          "collectives kind, what and time_us or profile")
       ->required();
   verb->add_option("--write", options->write,
                    "calibration file for `trellis simulate --calibration`")
@@ -80,7 +84,16 @@ void add_calibrate(CLI::App& app, int& exit_code) {
   verb->footer(
       "Example of the file:\n  config,instance,nodes,overrides,step_s,use\n  "
       "llama.yaml,trn1.32xlarge,4,trainer.num_nodes=4 data.global_batch_size=256,9.81,fit\n"
-      "Fitted are two factors at most: on compute and on the communication that a step waits for. "
+      "  kind,instance,what,time_us,profile,use\n"
+      "  kernel,trn1.32xlarge,matmul m=4096 k=4096 n=4096 dtype=bf16 lhs_transposed=1,1700,,fit\n"
+      "  kernel,trn1.32xlarge,matmul m=1024 k=4096 n=4096 dtype=bf16,,summary.json,fit\n"
+      "  collective,trn1.32xlarge,all_reduce ranks=32 size=64MiB dtype=bf16,1053.8,,fit\n"
+      "A kernel is one of `trellis kernel --list` (measured=benchmark: the time of a timing loop); "
+      "a profile is what `neuron-profile view --output-format summary-json` printed; a "
+      "collective's "
+      "size is nccom-test's.\n"
+      "Fitted are two factors at most, those of what was measured: kernels say something about "
+      "compute, collectives about the communication that a step waits for, steps about both. "
       "The machine's own numbers stay as they are.\n"
       "Examples:\n  trellis calibrate mine.csv --write mine.yaml\n  trellis simulate llama.yaml "
       "--calibration mine.yaml");

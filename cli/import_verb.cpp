@@ -143,7 +143,8 @@ void add_import(CLI::App& app, int& exit_code) {
   add_weights(*verb, *options, out, json);
   verb->footer(
       "Exit code 0: every key is mapped, default, ignored or unsupported, and the result is "
-      "legal; 2: a key is unclassified, or `trellis validate` would refuse the result.\n"
+      "legal; 2: a key is unclassified, or `trellis validate` would refuse the result; 5: with "
+      "--verify, a weight is not the source's.\n"
       "Examples:\n  trellis import megatron_gpt_config.yaml --out gpt.yaml\n"
       "  trellis import --from megatron train_llama3_8b.sh --out llama3_8b.yaml\n"
       "  trellis import train.sh --out a.yaml --checkpoint iter_0000100 --output-checkpoint a.ckpt "

@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
 #include "base/cache_directory.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -97,13 +96,12 @@ class Results {
 };
 
 /// Writes the files of an equal run that was kept into this run's folder.
-void restore(const analysis::RunFileViews& kept, const RunRequest& request, Results& results) {
+void restore(const analysis::KeptRun& kept, const RunRequest& request, Results& results) {
   const trainer::RunConfig config =
       trainer::load_run_config(request.config_file, request.overrides, request.instance);
   const trainer::RunDirectory directory =
       trainer::prepare_run_directory(config, request.command_line);
-  for (const auto& [name, content] : kept)
-    write_file_atomically(directory.path / name, content, AtomicFile::Durability::kProcess);
+  kept.write_to(directory.path);
   log_info("run directory: " + directory.path.string());
   log_info("an equal run was kept, nothing is simulated again: --no-cache does that");
   results.write_files(directory.path);
@@ -115,7 +113,7 @@ int simulate(const CLI::App& verb, RunRequest& request, const std::string& html,
   const analysis::KeptRuns runs(cached ? cache_directory() : std::nullopt);
   const std::optional<ContentHash> key = cached ? key_of(verb, request) : std::nullopt;
   if (const std::optional<analysis::KeptRun> kept = key ? runs.find(*key) : std::nullopt) {
-    restore(kept->files(), request, results);
+    restore(*kept, request, results);
     results.print(results.text_of(std::string(kept->files().at("report.json"))));
     return 0;
   }

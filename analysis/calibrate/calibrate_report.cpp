@@ -88,6 +88,55 @@ json rows_json(const CalibrateResult& result, RowUse use) {
   return out;
 }
 
+StepParts parts_of(const MeasuredPart& part) {
+  const double seconds = part.model_us * 1e-6;
+  return part.kind == PartKind::kKernel ? StepParts{seconds, 0} : StepParts{0, seconds};
+}
+
+/// Kernels and collectives, those of one use together, in the order of the file.
+std::string parts_text(const CalibrateResult& result) {
+  if (result.parts.empty()) return "";
+  TextTable table({{"row", TextTable::Align::kLeft},
+                   {"use", TextTable::Align::kLeft},
+                   {"machine", TextTable::Align::kLeft},
+                   {"what", TextTable::Align::kLeft},
+                   {"measured us"},
+                   {"model us"},
+                   {"error"},
+                   {"calibrated us"},
+                   {"error"}});
+  for (const RowUse use : {RowUse::kFit, RowUse::kTest}) {
+    for (const MeasuredPart& part : result.parts) {
+      if (part.row.use != use) continue;
+      const double after = parts_of(part).seconds(result.fit.factors) * 1e6;
+      table.add({part.row.id, std::string(name(use)), part.row.instance, part.what,
+                 fmt::format("{:.1f}", part.row.time_us), fmt::format("{:.1f}", part.model_us),
+                 fmt::format("{:+.1f} %", 100 * (part.model_us / part.row.time_us - 1)),
+                 fmt::format("{:.1f}", after),
+                 fmt::format("{:+.1f} %", 100 * (after / part.row.time_us - 1))});
+    }
+  }
+  return "\nKernels and collectives\n" + table.text();
+}
+
+json parts_json(const CalibrateResult& result) {
+  json out = json::array();
+  for (const MeasuredPart& part : result.parts) {
+    const double after = parts_of(part).seconds(result.fit.factors) * 1e6;
+    out.push_back({{"id", part.row.id},
+                   {"kind", name(part.kind)},
+                   {"what", part.what},
+                   {"instance", part.row.instance},
+                   {"use", name(part.row.use)},
+                   {"measured_us", part.row.time_us},
+                   {"model_us", part.model_us},
+                   {"calibrated_us", after},
+                   {"error_before", part.model_us / part.row.time_us - 1},
+                   {"error", after / part.row.time_us - 1}});
+  }
+  return out;
+}
+
 ValidatedRecord record_of(const CalibrateResult& result, RowUse use) {
   std::vector<ComparedStep> steps;
   for (const std::size_t i : rows_of(result, use)) {
@@ -103,67 +152,106 @@ ValidatedRecord record_of(const CalibrateResult& result, RowUse use) {
 
 }  // namespace
 
-CalibrateResult calibrate(std::vector<TrainingRun> runs, std::vector<Prediction> predictions,
-                          const std::string& source) {
-  CalibrateResult result{std::move(runs), std::move(predictions), {}, {}};
-  Problems problems;
+namespace {
+
+/// What is fitted; problems are rows that could not be predicted.
+std::vector<MeasuredParts> fit_rows(const CalibrateResult& result, Problems& problems) {
   std::vector<MeasuredParts> rows;
   for (std::size_t i = 0; i < result.runs.size(); ++i) {
     if (!result.predictions[i].error.empty())
-      problems.add(source + ": " + result.runs[i].row.id, result.predictions[i].error);
+      problems.add(result.calibration.source + ": " + result.runs[i].row.id,
+                   result.predictions[i].error);
     if (result.runs[i].row.use == RowUse::kFit)
       rows.push_back({result.predictions[i].parts, measured(result.runs[i])});
   }
-  problems.throw_if_any();
-  result.fit = fit_factors(rows);
+  for (const MeasuredPart& part : result.parts) {
+    if (part.row.use == RowUse::kFit) rows.push_back({parts_of(part), part.row.time_us * 1e-6});
+  }
+  return rows;
+}
+
+}  // namespace
+
+CalibrateResult calibrate(Measurements measurements, std::vector<Prediction> predictions,
+                          const std::string& source) {
+  CalibrateResult result{
+      std::move(measurements.runs), std::move(predictions), std::move(measurements.parts), {}, {}};
   Calibration& calibration = result.calibration;
   calibration.source = source;
+  Problems problems;
+  const std::vector<MeasuredParts> rows = fit_rows(result, problems);
+  problems.throw_if_any();
+  result.fit = fit_factors(rows);
   calibration.fitted_rows = static_cast<std::int64_t>(rows.size());
-  calibration.held_out_rows = static_cast<std::int64_t>(result.runs.size() - rows.size());
-  calibration.communication_fitted = result.fit.communication_fitted;
+  calibration.held_out_rows =
+      static_cast<std::int64_t>(result.runs.size() + result.parts.size() - rows.size());
+  calibration.compute = result.fit.compute;
+  calibration.communication = result.fit.communication;
   calibration.factors = result.fit.factors;
   calibration.record =
-      record_of(result, calibration.held_out_rows > 0 ? RowUse::kTest : RowUse::kFit);
+      record_of(result, rows_of(result, RowUse::kTest).empty() ? RowUse::kFit : RowUse::kTest);
   return result;
 }
+
+namespace {
+
+std::string basis_text(FactorBasis basis, const char* unseen) {
+  switch (basis) {
+    case FactorBasis::kOwn: return "";
+    case FactorBasis::kUnseen: return fmt::format(": no row of use fit has {}", unseen);
+    case FactorBasis::kShared:
+      return ": the rows of use fit cannot distinguish the two (three rows, shares that differ by "
+             "5 points, or kernels and collectives), both have one factor";
+  }
+  return "";
+}
+
+}  // namespace
 
 std::string calibrate_text(const CalibrateResult& result) {
   const auto& factors = result.fit.factors;
   std::string text = fmt::format(
       "Fitted by least squares of log(calibrated / measured), each factor between {} and {}; "
       "evidence: fitted (user)\n  compute        × {:.4f}  matmul, other compute, bubble, "
-      "optimizer, other\n"
-      "  communication  × {:.4f}  exposed TP, PP and DP communication{}\n",
-      StepFactors::kLeast, StepFactors::kMost, factors.compute, factors.communication,
-      result.fit.communication_fitted
-          ? ""
-          : ": the rows of use fit cannot distinguish it from compute (three "
-            "rows, shares that differ by 5 points), both have one factor");
+      "optimizer, other{}\n"
+      "  communication  × {:.4f}  exposed communication{}\n",
+      StepFactors::kLeast, StepFactors::kMost, factors.compute,
+      result.fit.compute == FactorBasis::kUnseen ? basis_text(result.fit.compute, "computation")
+                                                 : "",
+      factors.communication, basis_text(result.fit.communication, "communication"));
   if (result.fit.at_bound)
     text +=
         "warning: a factor is at its bound: something else than the speed differs, such as the "
         "batch, the layout or the unit of time\n";
-  text += section_text(result, "Fitted rows", RowUse::kFit) +
-          section_text(result, "Held-out rows, which nothing was fitted to", RowUse::kTest);
-  if (result.calibration.held_out_rows == 0)
+  text += parts_text(result);
+  if (result.runs.empty())
+    return text +
+           "note: no step was measured: the range of calibrated steps is that of the published "
+           "steps\n";
+  text += section_text(result, "Fitted steps", RowUse::kFit) +
+          section_text(result, "Held-out steps, which nothing was fitted to", RowUse::kTest);
+  if (rows_of(result, RowUse::kTest).empty())
     text +=
-        "note: no row was held out: the range of calibrated steps comes from the rows that they "
+        "note: no step was held out: the range of calibrated steps comes from the steps that they "
         "were fitted to, and is too good\n";
   return text;
 }
 
 json calibrate_json(const CalibrateResult& result) {
-  return {{"schema", "trellis.calibrate/1"},
-          {"source", result.calibration.source},
-          {"evidence", "fitted (user)"},
-          {"factors",
-           {{"compute", result.fit.factors.compute},
-            {"communication", result.fit.factors.communication}}},
-          {"bounds", {StepFactors::kLeast, StepFactors::kMost}},
-          {"communication_fitted", result.fit.communication_fitted},
-          {"at_bound", result.fit.at_bound},
-          {"fit", rows_json(result, RowUse::kFit)},
-          {"test", rows_json(result, RowUse::kTest)}};
+  return {
+      {"schema", "trellis.calibrate/1"},
+      {"source", result.calibration.source},
+      {"evidence", "fitted (user)"},
+      {"factors",
+       {{"compute", result.fit.factors.compute},
+        {"communication", result.fit.factors.communication}}},
+      {"bounds", {StepFactors::kLeast, StepFactors::kMost}},
+      {"basis",
+       {{"compute", name(result.fit.compute)}, {"communication", name(result.fit.communication)}}},
+      {"at_bound", result.fit.at_bound},
+      {"parts", parts_json(result)},
+      {"fit", rows_json(result, RowUse::kFit)},
+      {"test", rows_json(result, RowUse::kTest)}};
 }
 
 }  // namespace trellis::analysis

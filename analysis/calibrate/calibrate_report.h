@@ -7,6 +7,7 @@
 
 #include "analysis/accuracy/training_run.h"
 #include "analysis/calibrate/fit.h"
+#include "analysis/calibrate/measurements.h"
 
 /// What `trellis calibrate` found: schema trellis.calibrate/1.
 namespace trellis::analysis {
@@ -14,12 +15,14 @@ namespace trellis::analysis {
 struct CalibrateResult {
   std::vector<TrainingRun> runs;
   std::vector<Prediction> predictions;  ///< of the runs, all without error
+  std::vector<MeasuredPart> parts;      ///< timed
   StepFit fit;
   Calibration calibration;
 };
 
-/// Fits to the rows of use fit. Throws ConfigError when a row could not be predicted.
-[[nodiscard]] CalibrateResult calibrate(std::vector<TrainingRun> runs,
+/// Fits to the rows of use fit, whose kernels and collectives are timed. Throws ConfigError when a
+/// row could not be predicted.
+[[nodiscard]] CalibrateResult calibrate(Measurements measurements,
                                         std::vector<Prediction> predictions,
                                         const std::string& source);
 /// Fitted rows and held-out ones separately, each before and after, the worst first.

@@ -45,7 +45,13 @@ bool can_tell_communication(const std::vector<MeasuredParts>& rows) {
   const auto [least, most] = std::minmax_element(
       rows.begin(), rows.end(),
       [&](const MeasuredParts& a, const MeasuredParts& b) { return share(a) < share(b); });
-  return rows.size() >= kRowsForTwo && share(*most) - share(*least) >= kSharesDiffer;
+  const double differ = share(*most) - share(*least);
+  return differ >= 1 || (rows.size() >= kRowsForTwo && differ >= kSharesDiffer);
+}
+
+bool has(const std::vector<MeasuredParts>& rows, double StepParts::* part) {
+  return std::any_of(rows.begin(), rows.end(),
+                     [&](const MeasuredParts& row) { return row.parts.*part > 0; });
 }
 
 bool at_bound(double factor) {
@@ -56,10 +62,16 @@ bool at_bound(double factor) {
 
 StepFit fit_factors(const std::vector<MeasuredParts>& rows) {
   StepFit fit;
-  const double both = best_factor([&](double factor) { return cost(rows, {factor, factor}); });
-  fit.factors = {both, both};
-  fit.communication_fitted = can_tell_communication(rows);
-  if (fit.communication_fitted) {
+  if (!has(rows, &StepParts::communication_s)) {
+    fit.compute = FactorBasis::kOwn;
+    fit.communication = FactorBasis::kUnseen;
+    fit.factors.compute = best_factor([&](double factor) { return cost(rows, {factor, 1}); });
+  } else if (!has(rows, &StepParts::compute_s)) {
+    fit.compute = FactorBasis::kUnseen;
+    fit.communication = FactorBasis::kOwn;
+    fit.factors.communication = best_factor([&](double factor) { return cost(rows, {1, factor}); });
+  } else if (can_tell_communication(rows)) {
+    fit.compute = fit.communication = FactorBasis::kOwn;
     // For each factor of compute the best of communication: a valley that is not parallel to an
     // axis is no trap.
     const auto communication_of = [&](double compute) {
@@ -68,6 +80,9 @@ StepFit fit_factors(const std::vector<MeasuredParts>& rows) {
     fit.factors.compute = best_factor(
         [&](double compute) { return cost(rows, {compute, communication_of(compute)}); });
     fit.factors.communication = communication_of(fit.factors.compute);
+  } else {
+    const double both = best_factor([&](double factor) { return cost(rows, {factor, factor}); });
+    fit.factors = {both, both};
   }
   fit.at_bound = at_bound(fit.factors.compute) || at_bound(fit.factors.communication);
   return fit;

@@ -6,7 +6,8 @@
 
 namespace trellis::analysis {
 
-/// A measured step compared with the parts of its prediction.
+/// A measured time compared with the parts of its prediction: of a step both, of a kernel
+/// computation only, of a collective communication only.
 struct MeasuredParts {
   StepParts parts;
   double measured_s = 0;
@@ -14,15 +15,16 @@ struct MeasuredParts {
 
 struct StepFit {
   StepFactors factors;
-  bool communication_fitted = false;
+  FactorBasis compute = FactorBasis::kShared, communication = FactorBasis::kShared;
   bool at_bound = false;  ///< a factor is at the end of what is allowed: something else than
                           ///< the speed is wrong
 };
 
 /// The factors with the least sum of squares of log(predicted / measured), each between
-/// StepFactors::kLeast and kMost. Communication has its own factor when there are at least
-/// three rows and its share of the prediction differs by 5 points or more between them; else both
-/// have one factor. REQUIRES: a row, all times above 0.
+/// StepFactors::kLeast and kMost. A part that no row has keeps 1. Communication has its own factor
+/// when its share of the prediction differs between rows: by 5 points or more between at least
+/// three, or where rows have one part only; else both have one factor. REQUIRES: a row, all times
+/// above 0.
 [[nodiscard]] StepFit fit_factors(const std::vector<MeasuredParts>& rows);
 
 }  // namespace trellis::analysis

@@ -1,9 +1,8 @@
 #include "analysis/calibrate/measurements.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -22,14 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::vector<std::string> kRequired = {"config", "instance", "use"};
-const std::vector<std::string> kOptional = {"step_s", "run", "nodes", "overrides", "id"};
-
-template <typename T>
-bool parse(const std::string& text, T& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
-}
+const std::vector<std::string> kRequired = {"instance", "use"};
+const std::vector<std::string> kOptional = {"config", "step_s", "run",  "nodes",   "overrides",
+                                            "id",     "kind",   "what", "time_us", "profile"};
 
 std::string trimmed(const std::string& text) {
   const std::size_t first = text.find_first_not_of(" \t\r");
@@ -38,34 +32,8 @@ std::string trimmed(const std::string& text) {
              : text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
-/// One line, whose problems are reported with its place.
-class Row {
- public:
-  Row(std::string where, std::map<std::string, std::string> cells, Problems& problems)
-      : where_(std::move(where)), cells_(std::move(cells)), problems_(problems) {}
-
-  [[nodiscard]] std::string text(const std::string& column) const {
-    const auto found = cells_.find(column);
-    return found == cells_.end() ? "" : found->second;
-  }
-  /// A required cell.
-  [[nodiscard]] std::string required(const std::string& column) const {
-    const std::string value = text(column);
-    if (value.empty()) problem(column, "is missing");
-    return value;
-  }
-  void problem(const std::string& column, const std::string& what) const {
-    problems_.add(where_ + ":" + column, what);
-  }
-
- private:
-  std::string where_;
-  std::map<std::string, std::string> cells_;
-  Problems& problems_;
-};
-
 /// The median step of a run on a device of LibTorch.
-double time_of_run(const Row& row, const fs::path& folder) {
+double time_of_run(const MeasurementRow& row, const fs::path& folder) {
   const std::string run = row.text("run");
   const fs::path place = fs::path(run).is_absolute() ? fs::path(run) : folder / run;
   try {
@@ -81,55 +49,16 @@ double time_of_run(const Row& row, const fs::path& folder) {
   return 1;
 }
 
-double read_time(const Row& row, const fs::path& folder) {
-  if (!row.text("run").empty() && row.text("step_s").empty()) return time_of_run(row, folder);
-  if (!row.text("run").empty()) {
-    row.problem("run", "expected step_s or run, got both");
-    return 1;
-  }
-  const std::string text = row.required("step_s");
-  double seconds = 0;
-  const bool good = parse(text, seconds) && std::isfinite(seconds) && seconds > 0;
-  if (!good && !text.empty())
-    row.problem("step_s", fmt::format("expected the seconds of one step, above 0, got '{}'", text));
-  return good ? seconds : 1;
-}
-
-int read_nodes(const Row& row) {
-  const std::string text = row.text("nodes");
-  int nodes = 1;
-  if (!text.empty() && (!parse(text, nodes) || nodes < 1)) {
-    row.problem("nodes",
-                fmt::format("expected a number of instances of at least 1, got '{}'", text));
-    return 1;
-  }
-  return nodes;
-}
-
-std::string read_instance(const Row& row) {
-  const std::string name = row.required("instance");
-  const std::vector<std::string> known = sim::instance_names();
-  if (!name.empty() && std::find(known.begin(), known.end(), name) == known.end()) {
-    const std::string nearest = nearest_name(name, known);
-    row.problem("instance",
-                fmt::format("unknown machine '{}'{}; `trellis describe` lists them", name,
-                            nearest.empty() ? "" : ", did you mean '" + nearest + "'?"));
-    return "";
-  }
-  return name;
-}
-
-RowUse read_use(const Row& row) {
-  const std::string use = row.required("use");
-  if (use == "fit") return RowUse::kFit;
-  if (use != "test" && !use.empty())
-    row.problem("use", fmt::format("expected fit or test, got '{}'", use));
-  return RowUse::kTest;
+double read_time(const MeasurementRow& row, const fs::path& folder) {
+  if (row.text("run").empty()) return row.time("step_s", "the seconds of one step");
+  if (row.text("step_s").empty()) return time_of_run(row, folder);
+  row.problem("run", "expected step_s or run, got both");
+  return 1;
 }
 
 /// The configuration as the run will read it; a step in which its FLOPs cannot be done on the
 /// machine is no measurement.
-void check_run(const Row& row, const TrainingRun& run) {
+void check_run(const MeasurementRow& row, const TrainingRun& run) {
   if (!fs::is_regular_file(run.config))
     return row.problem("config", fmt::format("no such configuration: {}", run.config.string()));
   try {
@@ -153,26 +82,39 @@ void check_run(const Row& row, const TrainingRun& run) {
   }
 }
 
-TrainingRun read_run(const Row& row, const fs::path& folder, std::size_t line) {
+TrainingRun read_run(const MeasurementRow& row, const fs::path& folder, std::size_t line) {
   TrainingRun run;
-  run.row.id = row.text("id").empty() ? fmt::format("line-{}", line) : row.text("id");
-  // Its simulation has a folder of that name.
-  if (std::filesystem::path(run.row.id).filename() != run.row.id || run.row.id == "." ||
-      run.row.id == "..")
-    row.problem("id", fmt::format("expected a plain name, got \"{}\"", run.row.id));
-  run.row.instance = read_instance(row);
+  run.row.id = row.id(line);
+  run.row.instance = row.instance();
   run.row.group = "instance " + run.row.instance;
   run.row.source = "own measurement";
   run.row.size = "measured";
-  run.row.use = read_use(row);
+  run.row.use = row.use();
   run.row.time_us = read_time(row, folder) * 1e6;
-  run.nodes = read_nodes(row);
+  run.nodes = row.nodes();
   std::istringstream words(row.text("overrides"));
   for (std::string word; words >> word;) run.overrides.push_back(word);
   const std::string config = row.required("config");
   run.config = fs::path(config).is_absolute() ? fs::path(config) : folder / config;
   if (!config.empty()) check_run(row, run);
+  for (const char* column : {"what", "time_us", "profile"}) {
+    if (!row.text(column).empty())
+      row.problem(column, "is of kernels and collectives: expected kind, or an empty cell");
+  }
   return run;
+}
+
+void read_row(const MeasurementRow& row, const fs::path& folder, std::size_t line,
+              Measurements& out) {
+  const std::string kind = row.text("kind");
+  if (kind.empty() || kind == "step") {
+    out.runs.push_back(read_run(row, folder, line));
+  } else if (kind == "kernel" || kind == "collective") {
+    const PartKind part = kind == "kernel" ? PartKind::kKernel : PartKind::kCollective;
+    out.parts.push_back(read_part(part, row, folder, line));
+  } else {
+    row.problem("kind", fmt::format("expected step, kernel or collective, got '{}'", kind));
+  }
 }
 
 std::vector<std::string> read_head(const std::string& where, const std::string& line,
@@ -195,16 +137,37 @@ std::vector<std::string> read_head(const std::string& where, const std::string& 
   const auto has = [&](const char* column) {
     return std::find(columns.begin(), columns.end(), column) != columns.end();
   };
-  if (!has("step_s") && !has("run"))
+  if (!has("step_s") && !has("run") && !has("kind"))
     problems.add(where,
-                 "the head has no column step_s: expected it, or run: the folder of a "
-                 "measured run");
+                 "the head has no column step_s: expected it, run (the folder of a measured run) "
+                 "or kind (for kernels and collectives)");
   for (const std::string& column : kRequired) {
     if (std::find(columns.begin(), columns.end(), column) == columns.end())
       problems.add(where, fmt::format("the head has no column {}: expected at least {}", column,
                                       fmt::join(kRequired, ", ")));
   }
   return columns;
+}
+
+std::vector<const PublishedRow*> rows_of(const Measurements& measurements) {
+  std::vector<const PublishedRow*> rows;
+  for (const TrainingRun& run : measurements.runs) rows.push_back(&run.row);
+  for (const MeasuredPart& part : measurements.parts) rows.push_back(&part.row);
+  return rows;
+}
+
+void check_rows(const fs::path& file, const std::vector<const PublishedRow*>& rows) {
+  std::set<std::string> ids;
+  std::size_t fitted = 0;
+  for (const PublishedRow* row : rows) {
+    if (row->use == RowUse::kFit) ++fitted;
+    if (!ids.insert(row->id).second)
+      throw ConfigError(fmt::format("{}: the id \"{}\" is there twice", file.string(), row->id));
+  }
+  if (fitted < 2)
+    throw ConfigError(fmt::format(
+        "{}: {} row{} of use fit: expected at least 2, else a factor is that one row's error",
+        file.string(), fitted, fitted == 1 ? "" : "s"));
 }
 
 }  // namespace
@@ -230,11 +193,11 @@ bool split_csv(const std::string& line, std::vector<std::string>& cells) {
   return !quoted;
 }
 
-std::vector<TrainingRun> read_measurements(const fs::path& file) {
+Measurements read_measurements(const fs::path& file) {
   std::istringstream stream(read_input_file(file));
   Problems problems;
   std::vector<std::string> columns;
-  std::vector<TrainingRun> runs;
+  Measurements out;
   std::size_t number = 0;
   for (std::string line; std::getline(stream, line);) {
     const std::string where = fmt::format("{}:{}", file.string(), ++number);
@@ -256,23 +219,11 @@ std::vector<TrainingRun> read_measurements(const fs::path& file) {
     }
     std::map<std::string, std::string> named;
     for (std::size_t i = 0; i < cells.size(); ++i) named[columns[i]] = cells[i];
-    runs.push_back(read_run(Row(where, named, problems), file.parent_path(), number));
+    read_row(MeasurementRow(where, named, problems), file.parent_path(), number, out);
   }
   problems.throw_if_any();
-  const auto fitted = std::count_if(
-      runs.begin(), runs.end(), [](const TrainingRun& run) { return run.row.use == RowUse::kFit; });
-  if (fitted < 2)
-    throw ConfigError(fmt::format(
-        "{}: {} row{} of use fit: expected at least 2, else a factor is that one row's error",
-        file.string(), fitted, fitted == 1 ? "" : "s"));
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      if (runs[i].row.id == runs[j].row.id)
-        throw ConfigError(
-            fmt::format("{}: the id \"{}\" is there twice", file.string(), runs[i].row.id));
-    }
-  }
-  return runs;
+  check_rows(file, rows_of(out));
+  return out;
 }
 
 }  // namespace trellis::analysis

@@ -1,9 +1,11 @@
 #include "analysis/report/calibration.h"
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "base/yaml.h"
@@ -18,6 +20,17 @@ using nlohmann::json;
 
 constexpr const char* kSchema = "trellis.calibration/2";
 
+constexpr std::array<std::string_view, 3> kBases = {"own", "shared", "unseen"};
+
+FactorBasis read_basis(const YamlMap& map, const char* key) {
+  const auto word = map.required<std::string>(key);
+  const auto found = std::find(kBases.begin(), kBases.end(), word);
+  if (found != kBases.end()) return static_cast<FactorBasis>(found - kBases.begin());
+  if (map.has(key))
+    map.problem(key, fmt::format("expected {}, got {}", fmt::join(kBases, ", "), word));
+  return FactorBasis::kOwn;
+}
+
 double read_factor(const YamlMap& map, const char* key) {
   const auto factor = map.required<double>(key);
   const bool good = factor >= StepFactors::kLeast && factor <= StepFactors::kMost;
@@ -27,7 +40,14 @@ double read_factor(const YamlMap& map, const char* key) {
   return good ? factor : 1;
 }
 
+/// Without steps of the user's own the published ones.
+std::optional<ValidatedRecord> steps_for_range(const Calibration& calibration) {
+  return calibration.record.steps.empty() ? read_validated_record() : calibration.record;
+}
+
 }  // namespace
+
+std::string_view name(FactorBasis basis) { return kBases.at(static_cast<std::size_t>(basis)); }
 
 StepParts parts_of(const StepView& step) {
   StepParts parts;
@@ -46,11 +66,12 @@ std::string to_yaml(const Calibration& calibration) {
              "# compute: matmul, other compute, bubble, optimizer, other; communication: what the "
              "step waits for over TP, PP and DP.\n"
              "schema: {}\nevidence: fitted (user)\nsource: \"{}\"\nfitted_rows: {}\nheld_out_rows: "
-             "{}\ncommunication_fitted: {}\nfactors: {{compute: {:.6g}, communication: {:.6g}}}\n",
+             "{}\nbasis: {{compute: {}, communication: {}}}\nfactors: {{compute: {:.6g}, "
+             "communication: {:.6g}}}\n",
              kSchema, calibration.source, calibration.fitted_rows, calibration.held_out_rows,
-             calibration.communication_fitted, calibration.factors.compute,
-             calibration.factors.communication) +
-         steps_yaml(calibration.record);
+             name(calibration.compute), name(calibration.communication),
+             calibration.factors.compute, calibration.factors.communication) +
+         (calibration.record.steps.empty() ? "" : steps_yaml(calibration.record));
 }
 
 Calibration read_calibration(const std::filesystem::path& file) {
@@ -66,11 +87,14 @@ Calibration read_calibration(const std::filesystem::path& file) {
   calibration.source = root.required<std::string>("source");
   calibration.fitted_rows = root.required<std::int64_t>("fitted_rows");
   calibration.held_out_rows = root.required<std::int64_t>("held_out_rows");
-  calibration.communication_fitted = root.required<bool>("communication_fitted");
+  const YamlMap basis = root.map("basis");
+  calibration.compute = read_basis(basis, "compute");
+  calibration.communication = read_basis(basis, "communication");
+  basis.reject_unknown();
   const YamlMap factors = root.map("factors");
   calibration.factors = {read_factor(factors, "compute"), read_factor(factors, "communication")};
   factors.reject_unknown();
-  calibration.record = read_steps(root);
+  if (root.has("steps")) calibration.record = read_steps(root);
   root.reject_unknown();
   document.problems().throw_if_any();
   return calibration;
@@ -79,14 +103,15 @@ Calibration read_calibration(const std::filesystem::path& file) {
 json calibrated_json(const Calibration& calibration, const json& step_report,
                      const StepPlace& place, std::int64_t tokens_per_step) {
   const double seconds = parts_of(view_step(step_report)).seconds(calibration.factors);
-  return {{"evidence", "fitted (user)"},
-          {"source", calibration.source},
-          {"factors",
-           {{"compute", calibration.factors.compute},
-            {"communication", calibration.factors.communication}}},
-          {"step_time_ms", seconds * 1e3},
-          {"tokens_per_s", seconds > 0 ? static_cast<double>(tokens_per_step) / seconds : 0},
-          {"validity", to_json(judge_validity(calibration.record, place), seconds * 1e3)}};
+  return {
+      {"evidence", "fitted (user)"},
+      {"source", calibration.source},
+      {"factors",
+       {{"compute", calibration.factors.compute},
+        {"communication", calibration.factors.communication}}},
+      {"step_time_ms", seconds * 1e3},
+      {"tokens_per_s", seconds > 0 ? static_cast<double>(tokens_per_step) / seconds : 0},
+      {"validity", to_json(judge_validity(steps_for_range(calibration), place), seconds * 1e3)}};
 }
 
 std::string calibrated_text(const json& report) {

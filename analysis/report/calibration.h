@@ -31,14 +31,21 @@ struct StepParts {
 };
 [[nodiscard]] StepParts parts_of(const StepView& step);
 
+/// Where a factor comes from.
+enum class FactorBasis : std::uint8_t {
+  kOwn,     ///< measurements distinguish it
+  kShared,  ///< they cannot distinguish it from the other one: both have one factor
+  kUnseen,  ///< nothing that was measured has such a part: it stays 1
+};
+[[nodiscard]] std::string_view name(FactorBasis basis);
+
 struct Calibration {
   std::string source;  ///< the measurements
   std::int64_t fitted_rows = 0, held_out_rows = 0;
-  bool communication_fitted =
-      false;  ///< false: the rows could not distinguish it from compute, both have one factor
+  FactorBasis compute = FactorBasis::kOwn, communication = FactorBasis::kOwn;
   StepFactors factors;
-  ValidatedRecord record;  ///< of the held-out rows, or of the fitted ones where none was held out:
-                           ///< what the range comes from
+  ValidatedRecord record;  ///< of the steps that were held out, or of the fitted ones where none
+                           ///< was: what the range comes from; none: no step was measured
 };
 
 [[nodiscard]] std::string to_yaml(const Calibration& calibration);

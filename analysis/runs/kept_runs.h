@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -31,16 +32,32 @@ struct RunSources {
 using RunFiles = std::map<std::string, std::string>;
 using RunFileViews = std::map<std::string, std::string_view>;
 
+/// A trace that is kept next to the other files, since no answer needs its bytes. It is whole when
+/// its size and time are those of the moment when it was kept, else by its hash.
+struct LargeFile {
+  std::uint64_t size = 0;
+  std::int64_t time = 0;  ///< of the last change, as the file system counts
+  ContentHash hash;
+  bool operator==(const LargeFile&) const = default;
+};
+using LargeFiles = std::map<std::string, LargeFile>;
+
 /// The files of a kept run.
 class KeptRun {
  public:
+  /// All but traces of kLargeBytes and more.
   [[nodiscard]] const RunFileViews& files() const { return files_; }
+  /// Makes all of them in `folder`; large ones without a copy where that is possible.
+  void write_to(const std::filesystem::path& folder) const;
 
  private:
   friend class KeptRuns;
   MappedFile file_;
-  RunFileViews files_;  ///< parts of file_
+  RunFileViews files_;                                  ///< parts of file_
+  std::map<std::string, std::filesystem::path> large_;  ///< where they are kept
 };
+
+inline constexpr std::uintmax_t kLargeBytes = std::uintmax_t{1} << 20;
 
 /// Represents everything that decides what a run says and writes: the resolved configuration
 /// without the place of the run, the files of the machine's numbers, the options, the code, the
@@ -52,8 +69,9 @@ class KeptRun {
 [[nodiscard]] std::vector<std::filesystem::path> program_binaries();
 
 /// Finished runs under `directory`/trellis_kept_runs, the last ones of them, at most 64 and at most
-/// 1 GiB: one cache file (base/cache_file.h) each, which holds the run's files. A file there that
-/// is not a run of that key is never restored, and never removed unless it is a cache file.
+/// 1 GiB: one cache file (base/cache_file.h) each, KEY.run, which holds the run's files, and
+/// KEY.NAME for each large one. A file there that is not a run of that key is never restored, and
+/// never removed unless it is a cache file or a large file of one.
 class KeptRuns {
  public:
   /// None: nothing is kept.
@@ -67,13 +85,20 @@ class KeptRuns {
 
  private:
   [[nodiscard]] std::filesystem::path file_of(const ContentHash& key) const;
+  [[nodiscard]] std::filesystem::path large_file_of(const ContentHash& key,
+                                                    const std::string& name) const;
 
   std::optional<std::filesystem::path> directory_;
 };
 
 /// A run's files as the payload of a cache file; decode: none when the bytes are none, a name is
 /// not a plain file name, or report.json is not among them.
-[[nodiscard]] std::string encode(const RunFiles& files);
-[[nodiscard]] std::optional<RunFileViews> decode(std::string_view bytes);
+struct DecodedRun {
+  RunFileViews files;
+  LargeFiles large;
+  bool operator==(const DecodedRun&) const = default;
+};
+[[nodiscard]] std::string encode(const RunFiles& files, const LargeFiles& large = {});
+[[nodiscard]] std::optional<DecodedRun> decode(std::string_view bytes);
 
 }  // namespace trellis::analysis

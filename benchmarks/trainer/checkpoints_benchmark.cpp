@@ -83,7 +83,7 @@ void save(const fs::path& folder, const std::vector<std::vector<LiveTensor>>& we
     place.tp_size = kRanks;
     LiveState live{weights[static_cast<std::size_t>(rank.rank())], {}};
     const std::vector<int> self{rank.rank()};
-    saver.save(rank, native::model_jobs(live, {place, 0, self, self}, {xser}), {}, [] {
+    saver.save(rank, native::model_jobs(live, {place, 0, 1, self, self}, {xser}), {}, [] {
       native::SaveHead head;
       head.tag = kTag;
       head.user_content = Value::dict();

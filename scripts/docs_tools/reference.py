@@ -125,7 +125,7 @@ FORMATS = {
     ),
     "trellis.host/1": ("`host.json` of a run", "time and memory of the host"),
     "trellis.instances/1": ("`trellis describe --json`", "the names of the instances"),
-    "trellis.kept_run/2": ("the cache of runs", "a run that answers an equal `simulate` again"),
+    "trellis.kept_run/3": ("the cache of runs", "a run that answers an equal `simulate` again"),
     "trellis.kernel/1": (
         "`trellis kernel --json`",
         "one kernel: time, MFU, busy engines, what bounds it",
@@ -323,7 +323,9 @@ EXIT_CODES = {
     "kDoesNotFit": "a device runs out of modelled memory (`train`, `simulate`, `memory`)",
     "kHang": "a rank never arrived at a communication, or ranks disagree about one",
     "kParity": "`verify`: a layout is not equal to one rank; `resume-check`: a cut run differs; "
-    "`train --check-replicas`: copies of a weight differ",
+    "`train --check-replicas`: copies of a weight differ; "
+    "`import`, `checkpoint import-hf`, `export-hf` with `--verify`: a weight is not the source's; "
+    "`checkpoint diff`: two tensors differ",
     "kPerfGate": "`gate`: past a limit",
     "kOutput": "an output could not be written, such as a full disk; the others are complete",
     "kInterrupted": "interrupted: `train` leaves complete files, `simulate` none; `train` that "

@@ -433,6 +433,9 @@ class Refused(Case):
             ({"rank_pattern": {"q_proj": 2}}, "rank_pattern: expected {} or none"),
             ({"peft_type": "LOHA"}, 'peft_type: expected "LORA" or none, got "LOHA"'),
             ({"r": 0}, "r: expected an integer of at least 1, got 0"),
+            ({"kasa_config": {"beta": 1}}, "kasa_config: expected {} or none"),
+            ({"init_lora_weights": "pissa"}, "path_initial_model_for_weight_conversion"),
+            ({"init_lora_weights": "olora"}, 'expected true or none, got "olora"'),
         ):
             self.refused(self.changed(folder, **values), "lora_save_dir", text)
 

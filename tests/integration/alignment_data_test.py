@@ -3,6 +3,7 @@
 learns; mistakes name file and record."""
 
 import json
+import resource
 import unittest
 
 import pyarrow
@@ -89,6 +90,19 @@ class Inspect(Case):
             self.assertEqual(answers, {"chosen": ["Yes</s>"], "rejected": ["No!</s>"]})
             self.assertIn("rejected answer, ", text)
 
+    def test_a_chat_takes_no_longer_for_those_before_it(self):
+        """Lines are counted for errors alone: for each chat they took a minute of this file."""
+        tokenizer = self.chat_tokenizer(TEMPLATE)
+        turns = [{"role": role, "content": "word " * 50} for role in ("user", "assistant")]
+        data = self.records([{"messages": turns}] * 20000)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        document, _ = self.inspect(
+            "{sft: {packing: true}}", data, tokenizer, "model.encoder_seq_length=1024"
+        )
+        self.assertIn("20000 records packed into 20000 sequences", document["description"])
+        spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+        self.assertLess(spent, 30)
+
     def test_every_kind_of_file_gives_the_same_batches(self):
         tokenizer = self.chat_tokenizer("{{ tools | tojson }}" + TEMPLATE)
         tools = [{"name": "add", "parameters": {"x": "int"}}]
@@ -132,6 +146,16 @@ class Inspect(Case):
         good = {"input": "a", "output": "b"}
         fails("{sft: {packing: true}}", [good, good, {"input": "x"}], "data.jsonl:3", "`output`")
         fails("{sft: {packing: true}}", [good, {**good, "output": ""}], "data.jsonl:2", "empty")
+        # Another kind of file is named by its first record, whatever the order of the samples is.
+        pairs = [{"prompt": "a", "chosen": "b", "rejected": "c"}] * 9
+        fails("{sft: {}}", pairs, "data.jsonl:1: there is no column `completion`")
+        fails("{dpo: {}}", [good] * 9, "data.jsonl:1: there is no column `prompt`")
+        (self.dir / "good.jsonl.gz").write_bytes(b"\x1f\x8b")
+        gz = self.trellis(
+            *("data", "inspect", *SHARED, "model_alignment_strategy={sft: {}}"),
+            f"data.train_dir={self.dir / 'good.jsonl.gz'}",
+        )
+        self.fails(gz, 2, "good.jsonl.gz", "decompress it")
         long = {"input": "x" * 5000, "output": "y"}
         for packing in ("true", "false"):
             strategy = f"{{sft: {{packing: {packing}}}}}"

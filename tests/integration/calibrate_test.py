@@ -69,12 +69,12 @@ class Calibrate(unittest.TestCase):
 
     def test_known_factors_are_found_and_applied(self):
         document = json.loads(self.ok("calibrate", "mine.csv", "--json", "--write", "mine.yaml"))
-        self.assertTrue(document["communication_fitted"])
+        self.assertEqual(document["basis"], {"compute": "own", "communication": "own"})
         self.assertAlmostEqual(document["factors"]["compute"], COMPUTE, places=3)
         self.assertAlmostEqual(document["factors"]["communication"], COMMUNICATION, places=2)
         self.assertEqual([row["id"] for row in document["test"]], ["layers"])
         self.assertAlmostEqual(document["test"][0]["error"], 0, places=3)
-        self.assertIn("Held-out rows", self.ok("calibrate", "mine.csv"))
+        self.assertIn("Held-out steps", self.ok("calibrate", "mine.csv"))
 
         report = json.loads(
             self.ok("simulate", QUICKSTART, *RUNS["layers"], "--calibration", "mine.yaml", "--json")

@@ -230,6 +230,14 @@ class Routing(unittest.TestCase):
         ):
             self.assertIn(text, self.simulate(*WIDE, "--routing", routing, code=2))
         llama = SOURCE / "examples/verify_llama.yaml"
+        huge = SOURCE / "benchmarks/cli/mixture_1t.yaml"
+        error = self.simulate("--routing", "zipf:1", code=2, file=huge)
+        for text in (
+            "--routing gives each expert-parallel rank experts with other numbers of tokens",
+            "expected at most 127 ranks that differ",
+            "got 128 (PP 8 × EP 16): take --routing balanced, fewer expert-parallel ranks or fewer",
+        ):
+            self.assertIn(text, error)
         error = self.simulate("--routing", "zipf:1", code=2, file=llama)
         self.assertIn("has no mixture of experts: expected section model.moe", error)
 

@@ -98,6 +98,13 @@ class Layouts(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         self.assertIn("fp64  DP2 full", result.stderr)
 
+    def test_layouts_side_by_side_give_the_same_document(self):
+        args = [LLAMA, *SMALL, "--ranks", 2, "--layouts", "TP2,PP2", "--json"]
+        one, three = (verify(*args, "--threads", threads) for threads in (1, 3))
+        self.assertEqual(one.returncode, 0, one.stderr[-3000:])
+        self.assertGreater(len(json.loads(one.stdout)["layouts"]), 10)
+        self.assertEqual(one.stdout, three.stdout)
+
     def test_dropout_drops_the_same_in_every_layout(self):
         result = verify(
             *DROPOUT,

@@ -6,7 +6,7 @@ import unittest
 
 import torch
 import transformers
-import trellis_neuron  # noqa: F401
+import trellis_neuron
 
 torch.set_num_threads(1)
 VOCABULARY, BATCH, SEQUENCE = 64, 2, 12
@@ -102,6 +102,22 @@ class Architectures(unittest.TestCase):
         self.assertEqual(gradients.keys(), cpu_gradients.keys())
         for name, gradient in gradients.items():
             self.assertTrue(torch.equal(gradient, cpu_gradients[name]), name)
+
+    def test_mixtures_have_simulated_time(self):
+        for name in ("Mixtral", "Qwen3Moe"):
+            config = getattr(transformers, f"{name}Config")(**CAUSAL[name])
+            ids = tokens()
+            with self.subTest(name), trellis_neuron.simulate(tokens_per_step=ids.numel()) as run:
+                losses, _ = step(
+                    lambda: getattr(transformers, f"{name}ForCausalLM")(config),  # noqa: B023
+                    {"input_ids": ids, "labels": ids},
+                    "neuron",
+                )
+                self.assertLess(losses[1], losses[0])
+            steps = run.as_dict()["steps"]
+            self.assertEqual(len(steps), 2)
+            self.assertGreater(steps[1]["step_time_ps"], 0)
+            self.assertGreater(run.report().breakdown_ms()[1]["matmul"], 0)
 
     def test_t5(self):
         config = transformers.T5Config(

@@ -92,6 +92,43 @@ class Devices(unittest.TestCase):
         self.assertEqual(ran_on[0], ran_on[1])
 
 
+class LazyClones(unittest.TestCase):
+    """They share bytes until one of both is written."""
+
+    def check(self, write):
+        for first in (0, 1):
+            both = [torch.arange(4.0, device="neuron")]
+            both.append(both[0]._lazy_clone())
+            both[0] + both[1]
+            self.assertTrue(all(map(torch._C._is_cow_tensor, both)), "reading copies nothing")
+            write(both[first].view(2, 2))
+            self.assertFalse(torch.equal(both[first].cpu(), torch.arange(4.0)))
+            self.assertEqual(both[1 - first].tolist(), [0, 1, 2, 3])
+
+    def test_operators_copies_and_lists_that_write(self):
+        self.check(lambda x: x.add_(1))
+        self.check(lambda x: torch.add(x, x, out=x))
+        self.check(lambda x: x.copy_(torch.ones(2, 2)))
+        self.check(lambda x: x.zero_())
+        self.check(lambda x: torch._foreach_add_([x], 1))
+        self.check(lambda x: x[0].fill_(7))
+
+
+class UndefinedGradients(unittest.TestCase):
+    def test_attention_whose_output_has_none_has_none_for_its_inputs(self):
+        """As gradcheck asks for it."""
+        q = torch.ones(1, 4, 5, 8, device="neuron", requires_grad=True)
+        k = torch.ones(1, 2, 5, 8, device="neuron", requires_grad=True)
+        for query, grouped in ((k, False), (q, True)):
+            y = torch.nn.functional.scaled_dot_product_attention(
+                query, k, k, is_causal=True, enable_gqa=grouped
+            )
+            self.assertIn("FusedAttention", y.grad_fn.name())
+            none = torch._C._functions.UndefinedGrad()(y)
+            grads = torch.autograd.grad(none, [query, k], torch.zeros_like(y), allow_unused=True)
+            self.assertEqual(grads, (None, None))
+
+
 class StreamsAndEvents(unittest.TestCase):
     def test_streams(self):
         self.assertEqual(torch.neuron.current_stream(), torch.neuron.default_stream())

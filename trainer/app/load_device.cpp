@@ -1,5 +1,6 @@
 #include "trainer/app/load_device.h"
 
+#include <c10/util/StringUtil.h>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -22,12 +23,38 @@ std::vector<int> EqualRanks::representatives() const {
                       : sim::RankFold::along_axes(mesh, along).representatives();
 }
 
+namespace {
+
+/// Each rank that runs has a device index.
+void check_ranks_that_differ(const RunConfig& config, const char* axis, int size,
+                             const std::string& why, const std::string& instead) {
+  constexpr int kMost = 127;  // c10::DeviceIndex is a signed byte
+  const int differ = config.pp() * size;
+  if (differ <= kMost) return;
+  throw ConfigError(c10::str(
+      "equal ranks are simulated once, but ", why, ": expected at most ", kMost,
+      " ranks that differ, because LibTorch's device index is a signed byte, got ", differ, " (PP ",
+      config.pp(), " × ", axis, " ", size, "): ", instead, " or fewer pipeline stages"));
+}
+
+}  // namespace
+
 EqualRanks equal_ranks(const RunConfig& config) {
-  // Of a sequence each rank has other blocks to attend to.
-  if (config.cp() > 1)
+  if (config.cp() > 1) {
+    check_ranks_that_differ(
+        config, "CP", config.cp(),
+        "of a sequence each context-parallel rank has other blocks to attend to",
+        "take fewer context-parallel ranks");
     return {{config.tp(), config.cp(), config.dp(), config.pp()}, {true, false, true, false}};
+  }
   // Expert-parallel ranks are equal when their experts get equally many tokens.
   const bool even = !config.model.moe || config.model.moe->simulated_shares.empty();
+  if (!even) {
+    check_ranks_that_differ(
+        config, "EP", config.ep(),
+        "--routing gives each expert-parallel rank experts with other numbers of tokens",
+        "take --routing balanced, fewer expert-parallel ranks");
+  }
   return {{config.tp(), config.ep(), config.dp() * config.cp() / config.ep(), config.pp()},
           {true, even, true, false}};
 }

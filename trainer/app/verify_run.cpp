@@ -2,14 +2,17 @@
 #include <chrono>
 #include <cmath>
 #include <iostream>
+#include <thread>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/activity.h"
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "trainer/config/machine.h"
 #include "trainer/app/guarded.h"
+#include "trainer/app/host_need.h"
 #include "trainer/app/load_device.h"
 #include "trainer/verify/seeded_bugs.h"
 #include "trainer/verify/tolerance.h"
@@ -147,6 +150,24 @@ void check_ranks_fit(const VerifyRequest& request, const RunConfig& config) {
                     " logical cores: lower it, or choose a larger --instance");
 }
 
+/// On the CPU as many layouts at a time as there are host threads, each with its share of them:
+/// ranks that wait for each other leave a core to another layout. An emulated device is one
+/// world's.
+void share_host(const DeviceChoice& device, const RunConfig& config, VerifyMachine& machine) {
+  runtime::WorldOptions& world = machine.world;
+  if (world.plugin != nullptr || !computes_in_host_memory(device)) return;
+  const int threads = world.host_threads > 0
+                          ? world.host_threads
+                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  // What training takes at least, in this precision; fp64 and what is gathered come to four times
+  // that.
+  const std::int64_t of_layout = 4 * host_need(config, config.world_size()).total();
+  const std::int64_t fitting =
+      available_host_memory().available_bytes / std::max<std::int64_t>(of_layout, 1);
+  machine.layouts_at_once = static_cast<int>(std::clamp<std::int64_t>(fitting, 1, threads));
+  world.host_threads = threads / machine.layouts_at_once;
+}
+
 VerifyMachine machine_of(const VerifyRequest& request, RunConfig config) {
   DeviceChoice device = device_choice(request);
   device.record = false;
@@ -159,6 +180,7 @@ VerifyMachine machine_of(const VerifyRequest& request, RunConfig config) {
   machine.world.host_threads = request.host_threads;
   machine.world.backend = request.backend;
   machine.world.plugin = load_device(device, config);
+  share_host(device, config, machine);
   return machine;
 }
 

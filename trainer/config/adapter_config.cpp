@@ -99,6 +99,13 @@ void check_kind(Reader& reader) {
   reader.only("alora_invocation_tokens", {no_list}, "activated LoRA is not supported");
   reader.only("use_qalora", {false}, "adapters of quantized layers (QALoRA) are not supported");
   reader.only("use_bdlora", {false}, "block-diagonal adapters are not supported");
+  reader.only("kasa_config", {none}, "scaled singular values (KaSA) are not supported");
+  reader.only("arrow_config", {none}, "a choice among adapters (Arrow) is not supported");
+  reader.only("monteclora_config", {none}, "sampled adapters (MonteCLoRA) are not supported");
+  // With other starts PEFT takes the adapters' first values from the base's weights.
+  reader.only("init_lora_weights", {true, false, "default", "gaussian", "eva", "orthogonal"},
+              "its base is not the model's: save it with PEFT's "
+              "path_initial_model_for_weight_conversion, which makes it one of the model's base");
 }
 
 void read_targets(Reader& reader, AdapterConfig& config) {

@@ -25,6 +25,12 @@ std::shared_ptr<const SampleSource> open(const RunConfig& config, const std::str
                                          const std::string& key, std::string& description) {
   auto texts =
       std::make_shared<const RecordTexts>(open_records(path, key), config.data.tokenizer.type);
+  // A file of other columns, or of another kind, is an error before weights are read.
+  if (config.alignment == "sft") {
+    (void)texts->answered(0);
+  } else {
+    (void)texts->preference(0);
+  }
   auto tokens = std::make_shared<const RecordTokens>(std::move(texts), config.data.tokenizer);
   const AlignmentSampleOptions options = options_of(config);
   description += (description.empty() ? "" : "; ") + path + ": ";

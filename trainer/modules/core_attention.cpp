@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <tuple>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -12,6 +14,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "trainer/modules/recompute.h"
+#include "trainer/parallel_layers/fused_attention.h"
 
 namespace trellis::trainer {
 namespace {
@@ -150,13 +153,22 @@ at::Tensor CoreAttention::attend(const at::Tensor& query, const at::Tensor& key,
   const std::int64_t num_heads = query.size(2);
   const at::Tensor q = heads_first(query), k = expand_kv_heads(key, num_heads),
                    v = expand_kv_heads(value, num_heads);
-  std::optional<at::Tensor> mask;
-  if (allowed.defined()) mask = allowed;
   const at::Tensor context =
-      explicit_ ? explicit_attention(q, k, v, allowed)
-                : at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0.0,
-                                                   /*is_causal=*/causal_ && !mask);
+      explicit_ ? explicit_attention(q, k, v, allowed) : fused(q, k, v, allowed);
   return context.permute({2, 0, 1, 3}).flatten(2);
+}
+
+at::Tensor CoreAttention::fused(const at::Tensor& query, const at::Tensor& key,
+                                const at::Tensor& value, const at::Tensor& allowed) const {
+  if (!allowed.defined())
+    return at::scaled_dot_product_attention(query, key, value, std::nullopt, /*dropout_p=*/0.0,
+                                            causal_);
+  if (!causal_ || !has_fused_attention(value.device()))
+    return at::scaled_dot_product_attention(query, key, value, allowed);
+  // Under autocast rotated queries and keys are wider than values.
+  const at::ScalarType dtype = value.scalar_type();
+  return std::get<0>(
+      fused_attention({query.to(dtype), key.to(dtype), value, allowed.to(dtype), causal_}));
 }
 
 at::Tensor CoreAttention::attend_from_cache(const at::Tensor& query, const at::Tensor& key,

@@ -95,6 +95,8 @@ class CoreAttention {
  private:
   [[nodiscard]] at::Tensor attend(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value, const at::Tensor& allowed) const;
+  [[nodiscard]] at::Tensor fused(const at::Tensor& query, const at::Tensor& key,
+                                 const at::Tensor& value, const at::Tensor& allowed) const;
   [[nodiscard]] at::Tensor explicit_attention(const at::Tensor& query, const at::Tensor& key,
                                               const at::Tensor& value,
                                               const at::Tensor& allowed) const;

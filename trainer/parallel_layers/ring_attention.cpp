@@ -1,15 +1,9 @@
 #include "trainer/parallel_layers/ring_attention.h"
 
 #include <array>
-#include <optional>
-#include <tuple>
 #include <utility>
 
 #include <ATen/OpMathType.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
-#include <ATen/ops/_scaled_dot_product_fused_attention_overrideable.h>
-#include <ATen/ops/_scaled_dot_product_fused_attention_overrideable_backward.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softplus.h>
@@ -18,6 +12,7 @@
 
 #include "runtime/call_place.h"
 #include "trainer/parallel_layers/derivative.h"
+#include "trainer/parallel_layers/fused_attention.h"
 
 namespace trellis::trainer {
 namespace {
@@ -30,60 +25,6 @@ at::Tensor by_sequence(const at::Tensor& input) { return input.permute({2, 0, 1,
 
 at::Tensor part_of(const at::Tensor& heads, const RowRange& range) {
   return range.count == heads.size(2) ? heads : heads.narrow(2, range.first, range.count);
-}
-
-// ── one block: [b, n, s, d]; the CPU's operator knows no groups of queries ──
-
-at::Tensor repeat_kv(const at::Tensor& heads, std::int64_t count) {
-  const std::int64_t copies = count / heads.size(1);
-  if (copies == 1) return heads;
-  return heads.unsqueeze(2).expand({-1, -1, copies, -1, -1}).flatten(1, 2);
-}
-
-at::Tensor sum_kv(const at::Tensor& gradient, std::int64_t count) {
-  if (gradient.size(1) == count) return gradient;
-  return gradient.unflatten(1, {count, -1}).sum(2);
-}
-
-struct BlockInput {
-  at::Tensor query, key, value;
-  at::Tensor mask;  ///< undefined: none
-  bool causal;
-  [[nodiscard]] std::optional<at::Tensor> optional_mask() const {
-    return mask.defined() ? std::optional(mask) : std::nullopt;
-  }
-};
-
-/// Output and log-sum-exp [b, n, s].
-std::tuple<at::Tensor, at::Tensor> attend_block(const BlockInput& in) {
-  if (in.query.device().is_cpu()) {
-    const std::int64_t heads = in.query.size(1);
-    return at::_scaled_dot_product_flash_attention_for_cpu(in.query, repeat_kv(in.key, heads),
-                                                           repeat_kv(in.value, heads), 0.0,
-                                                           in.causal, in.optional_mask());
-  }
-  const auto result = at::_scaled_dot_product_fused_attention_overrideable(
-      in.query, in.key, in.value, in.optional_mask(), 0.0, in.causal);
-  return {std::get<0>(result), std::get<1>(result)};
-}
-
-/// Gradients of query, key and value. `out` and `logsumexp` are those of all blocks together: so
-/// the probabilities are, too, and no block needs to know the others.
-std::array<at::Tensor, 3> attend_block_backward(const BlockInput& in, const at::Tensor& grad,
-                                                const at::Tensor& out,
-                                                const at::Tensor& logsumexp) {
-  if (in.query.device().is_cpu()) {
-    const std::int64_t heads = in.query.size(1), kv_heads = in.key.size(1);
-    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        grad, in.query, repeat_kv(in.key, heads), repeat_kv(in.value, heads), out, logsumexp, 0.0,
-        in.causal, in.optional_mask());
-    return {dq, sum_kv(dk, kv_heads), sum_kv(dv, kv_heads)};
-  }
-  auto [dq, dk, dv, dmask] = at::_scaled_dot_product_fused_attention_overrideable_backward(
-      grad, in.query, in.key, in.value, in.mask, {true, true, true, false}, out, logsumexp,
-      at::Tensor(), at::Tensor(), in.query.size(2), in.key.size(2), 0.0, in.causal, at::Tensor(),
-      at::Tensor());
-  return {dq, dk, dv};
 }
 
 // ── the ring ──
@@ -146,7 +87,7 @@ class RingPass {
     for (std::size_t i = 0; i < ring_.plan.steps.size(); ++i) {
       const RingStep& step = ring_.plan.steps[i];
       auto [sending, receiving] = exchange(step, held);
-      const auto [out, logsumexp] = attend_block(input(i, held));
+      const auto [out, logsumexp] = fused_attention(input(i, held));
       if (i == 0) {
         result = {ring_.plan.steps.size() == 1 ? out : out.to(wide), logsumexp};
       } else {
@@ -175,7 +116,7 @@ class RingPass {
       RingMessage gradients;
       if (i > 0) gradients = RingMessage::receive(like, ring_.group, ring_.plan.previous);
       auto [sending, receiving] = exchange(step, held);
-      const auto parts = attend_block_backward(
+      const auto parts = fused_attention_backward(
           input(i, held), part_of(grad, step.queries), part_of(attended.out, step.queries),
           attended.logsumexp.narrow(2, step.queries.first, step.queries.count));
       if (i == 0) {
@@ -209,12 +150,12 @@ class RingPass {
     return exchange;
   }
 
-  [[nodiscard]] BlockInput input(std::size_t i, const at::Tensor& held) const {
+  [[nodiscard]] FusedAttention input(std::size_t i, const at::Tensor& held) const {
     const RingStep& step = ring_.plan.steps[i];
     at::Tensor mask = i < masks_.size() ? masks_[i] : at::Tensor();
     if (mask.defined()) mask = mask.to(query_.scalar_type());
     return {part_of(query_, step.queries), part_of(by_heads(held[0]), step.keys),
-            part_of(by_heads(held[1]), step.keys), mask, step.causal && !mask.defined()};
+            part_of(by_heads(held[1]), step.keys), mask, step.causal};
   }
 
   /// `sum` [2, s, b, n_kv, d], or undefined for the first block, and this rank's part of it.

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <iterator>
 #include <map>
+#include <mutex>
 
 #include "base/error.h"
+#include "trainer/verify/in_order.h"
 #include "trainer/verify/seeded_bugs.h"
 #include "trainer/verify/tolerance.h"
 
@@ -35,23 +39,29 @@ class Verification {
     choose();
   }
 
-  VerifyResult run(const VerifyProgress& progress) {
+  VerifyResult run(const VerifyProgress& notify) {
     const RunNumbers expected = reference(Layout{}, "fp64");
     const auto fixed = [this](const std::string&) { return request_.tolerance; };
-    int done = 0;
     const bool in_both = result_.precision != "fp64" && result_.why_fp64_only.empty();
-    const int of = num_legal_ + (in_both ? num_without_recompute_ : 0);
+    Progress progress{notify, 0, num_legal_ + (in_both ? num_without_recompute_ : 0)};
+    std::vector<LayoutResult*> legal;
     for (LayoutResult& result : result_.layouts) {
-      if (!result.why_illegal.empty()) continue;
+      if (result.why_illegal.empty()) legal.push_back(&result);
+    }
+    run_side_by_side(legal, progress, [&](LayoutResult& result) {
       result.comparison =
           compare(numbers_of(result.layout, "fp64"), expected, kVanishingInFp64, fixed);
-      progress(result, ++done, of);
-    }
-    if (in_both) run_configured(expected, progress, done, of);
+    });
+    if (in_both) run_configured(expected, progress);
     return std::move(result_);
   }
 
  private:
+  struct Progress {
+    const VerifyProgress& notify;
+    int done = 0, of = 0;
+  };
+
   /// The configuration in a layout; `precision` "" leaves it.
   [[nodiscard]] RunConfig load(const Layout& layout, const std::string& precision) const {
     std::vector<std::string> overrides = request_.overrides;
@@ -102,6 +112,7 @@ class Verification {
 
   /// The order of samples is the data's; only how many ranks share them differs.
   std::shared_ptr<const DataModule> data_of(const RunConfig& config) {
+    const std::lock_guard lock(data_mutex_);
     auto& data = data_by_dp_[config.dp()];
     if (!data) data = make_data_module(config);
     return data;
@@ -122,9 +133,9 @@ class Verification {
   }
 
   /// By what is compared, for layouts with ZeRO-1 or without.
-  const Errors& derived_tolerances(const Layout& layout, const RunNumbers& expected) {
+  void derive_tolerances(const Layout& layout, const RunNumbers& expected) {
     Errors& tolerances = derived_[layout.zero1];
-    if (!tolerances.empty()) return tolerances;
+    if (!tolerances.empty()) return;
     const double rounding = unit_roundoff(load(Layout{}, "").precision);
     std::vector<Errors> runs;
     for (int run = 0; run < kRoundingRuns; ++run) {
@@ -142,27 +153,34 @@ class Verification {
       all.num_capped += wanted > tolerance ? 1 : 0;
       tolerances[what] = tolerance;
     }
-    return tolerances;
   }
 
-  void run_configured(const RunNumbers& expected, const VerifyProgress& progress, int done,
-                      int of) {
-    const std::size_t in_fp64 = result_.layouts.size();
-    for (std::size_t i = 0; i < in_fp64; ++i) {
-      const Layout layout = result_.layouts[i].layout;
-      if (!result_.layouts[i].why_illegal.empty() || layout.recompute != Recompute::kNone) continue;
-      const Errors& tolerances = derived_tolerances(layout, expected);
+  void run_configured(const RunNumbers& expected, Progress& progress) {
+    std::vector<LayoutResult> results;
+    for (const LayoutResult& one : result_.layouts) {
+      if (!one.why_illegal.empty() || one.layout.recompute != Recompute::kNone) continue;
+      results.push_back({one.layout, result_.precision, {}, {}});
+      derive_tolerances(one.layout, expected);
+    }
+    std::vector<LayoutResult*> all;
+    for (LayoutResult& result : results) all.push_back(&result);
+    run_side_by_side(all, progress, [&](LayoutResult& result) {
+      const Errors& tolerances = derived_.at(result.layout.zero1);
       const auto derived = [&](const std::string& what) {
         const auto found = tolerances.find(what);
         return found == tolerances.end() ? kLargestTolerance : found->second;
       };
-      LayoutResult result{layout,
-                          result_.precision,
-                          compare(numbers_of(layout, ""), expected, kVanishing, derived),
-                          {}};
-      progress(result, ++done, of);
-      result_.layouts.push_back(std::move(result));
-    }
+      result.comparison = compare(numbers_of(result.layout, ""), expected, kVanishing, derived);
+    });
+    std::ranges::move(results, std::back_inserter(result_.layouts));
+  }
+
+  /// What layouts compute depends on no other layout: as many as the machine takes are under way.
+  void run_side_by_side(const std::vector<LayoutResult*>& all, Progress& progress,
+                        const std::function<void(LayoutResult&)>& run) {
+    run_in_order(
+        all.size(), machine_.layouts_at_once, [&](std::size_t i) { run(*all[i]); },
+        [&](std::size_t i) { progress.notify(*all[i], ++progress.done, progress.of); });
   }
 
   const VerifyRequest& request_;
@@ -172,6 +190,7 @@ class Verification {
   int num_layers_ = 0, num_legal_ = 0, num_without_recompute_ = 0;
   runtime::WorldOptions one_rank_;
   VerifyMachine machine_;
+  std::mutex data_mutex_;
   std::map<int, std::shared_ptr<const DataModule>> data_by_dp_;
   std::map<bool, Errors> derived_;
   VerifyResult result_;

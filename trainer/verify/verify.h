@@ -38,13 +38,14 @@ struct VerifyResult {
   [[nodiscard]] int num_run() const;
 };
 
-/// Called after each layout: done so far, of how many.
+/// Called after each layout, in their order, by one thread at a time: done so far, of how many.
 using VerifyProgress = std::function<void(const LayoutResult& result, int done, int of)>;
 
 /// Where the ranks of a layout live.
 struct VerifyMachine {
-  runtime::WorldOptions world;
-  std::string hardware;  ///< generation, see RunConfig::hardware
+  runtime::WorldOptions world;  ///< of each layout
+  int layouts_at_once = 1;      ///< that may run side by side
+  std::string hardware;         ///< generation, see RunConfig::hardware
 };
 /// Given the configuration on one rank: the place to load the ranks' device.
 using VerifyWorld = std::function<VerifyMachine(const RunConfig& one_rank)>;

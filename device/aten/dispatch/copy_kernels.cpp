@@ -61,6 +61,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blo
   check_supported(dst);
   const c10::impl::ExcludeDispatchKeyGuard guard(kHandledAbove);
   if (has_data(self) && has_data(dst)) {
+    if (dst.is_privateuseone()) storage_of(dst).before_write();
     on_host(dst).copy_(on_host(self));
   } else {
     self.expand(dst.sizes());  // what a copy with data would check

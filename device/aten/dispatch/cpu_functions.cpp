@@ -53,6 +53,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
     const Tensor&, const Tensor&, c10::SymInt, c10::SymInt, double dropout_p, bool is_causal,
     const Tensor&, const Tensor&, std::optional<double> scale) {
   TORCH_CHECK_NOT_IMPLEMENTED(!mask[3], "neuron: fused attention has no gradient for its mask");
+  if (!grad_out.defined()) return {};  // what follows does not depend on the output
   const OptionalTensor bias = attn_bias.defined() ? OptionalTensor(attn_bias) : std::nullopt;
   auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       grad_out, query, repeat_heads(key, query), repeat_heads(value, query), out, logsumexp,

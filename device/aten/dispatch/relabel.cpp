@@ -134,6 +134,7 @@ at::Tensor Relabeling::make_alias(const ArgInfo& arg, Entry& entry) {
                                 "neuron: ", info_.name, " got a ", tensor.layout(), " tensor as ",
                                 arg.name, "; only strided tensors are supported");
     entry.storage = &storage_of(tensor);
+    if (arg.written) entry.storage->before_write();
     return host_alias(*tensor.unsafeGetTensorImpl(), *entry.storage, own_thread_);
   }
   if (!device.is_cpu() || !(tensor.dim() == 0 || arg.cpu_allowed) || arg.written)
@@ -156,6 +157,7 @@ at::Tensor Relabeling::alias_of(at::Tensor tensor, const ArgInfo& arg) {
     Entry& entry = entries_[i];
     if (!entry.device.is_same(tensor)) continue;
     order_.push_back(static_cast<std::uint32_t>(i));
+    if (arg.written && entry.storage != nullptr) entry.storage->before_write();
     entry.written |= arg.written;
     return entry.alias;
   }

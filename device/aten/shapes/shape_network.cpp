@@ -196,9 +196,10 @@ FusedAttention attention(const Tensor& query, const Tensor& key, const Tensor&,
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
-    const Tensor&, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor&,
-    std::array<bool, 4>, const Tensor&, const Tensor&, const Tensor&, const Tensor&, c10::SymInt,
-    c10::SymInt, double, bool, const Tensor&, const Tensor&, std::optional<double>) {
+    const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
+    const Tensor&, std::array<bool, 4>, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+    c10::SymInt, c10::SymInt, double, bool, const Tensor&, const Tensor&, std::optional<double>) {
+  if (!grad_out.defined()) return {};
   const bool grouped = key.size(1) != query.size(1);  // summed over the group: contiguous
   const auto like = [&](const Tensor& tensor) {
     return grouped && !tensor.is_same(query) ? at::empty(tensor.sizes(), tensor.options())

@@ -54,6 +54,12 @@ class NeuronStorage final : public c10::StorageImpl {
                    alias.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() == nullptr))
       alias_ = std::move(alias);
   }
+  /// Bytes that a lazy clone shares become this storage's own: to be called before they are
+  /// written. The views that kernels have of them follow.
+  void before_write() {
+    (void)mutable_data();
+    (void)known_host_view();
+  }
   /// Takes over what a kernel did to the host view: new bytes after a resize. Cheap when nothing
   /// happened.
   void adopt_resize();

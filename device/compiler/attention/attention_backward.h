@@ -21,6 +21,7 @@ using isa::DType;
 using isa::Engine;
 
 constexpr std::int64_t kStepQueries = 4 * kBlock;
+/// kOfScores: what has an element for each score, a mask or what dropout kept.
 enum View : std::size_t {
   kQ,
   kGradQ,
@@ -32,7 +33,7 @@ enum View : std::size_t {
   kV,
   kGradK,
   kGradV,
-  kKept
+  kOfScores
 };
 
 class Backward {
@@ -43,9 +44,12 @@ class Backward {
       : a_(a),
         partial_(partial),
         phase_(kernel),
-        heads_({a.q, a.grad_q, a.grad_out, a.out, a.logsumexp, partial, a.k, a.v, a.grad_k,
-                a.grad_v, a.dropout ? *a.dropout->kept : a.q},
-               a.q.sizes[1], a.k.sizes[1]),
+        heads_(
+            {a.q, a.grad_q, a.grad_out, a.out, a.logsumexp, partial, a.k, a.v, a.grad_k, a.grad_v,
+             a.mask      ? *a.mask
+             : a.dropout ? *a.dropout->kept
+                         : a.q},
+            a.q.sizes[1], a.k.sizes[1]),
         d_(a.q.sizes[3]),
         lq_(a.q.sizes[2]),
         lk_(a.k.sizes[2]),
@@ -120,7 +124,7 @@ class Backward {
   struct Buffers {
     std::array<TileId, 2> scores{}, grads{}, shifted{}, transposed{};
     std::array<TileId, kInFlight> probabilities{}, grad{};
-    std::array<TileId, kInFlight> kept{};  ///< dropout
+    std::array<TileId, kInFlight> of_scores{};  ///< a mask, or what dropout kept
     TileId bank = isa::kNone, grad_q = isa::kNone;
   };
 
@@ -227,8 +231,8 @@ class Backward {
   /// P and dS of one tile.
   void find_grad(const Strip& t, const Buffers& b);
 
-  Ref load_kept(const Queries& q, const Strip& t, const Buffers& b, const Index& query,
-                const Index& key);
+  /// A strip's part of a tensor of the scores' shape, in the tensor's type or another one.
+  Ref load_of_scores(const HbmView& view, const Strip& t, const Buffers& b, DType as);
 
   /// Adds one tile to the sums over queries, and transposes its dS.
   void use_grad(const Strip& t, const Start& start, const Sums& sums, const Buffers& b);

@@ -72,6 +72,13 @@ void Backward::find_grad(const Strip& t, const Buffers& b) {
         AluOp::kAdd, corner, corner,
         phase_.at(edge_, DType::kFp32, t.queries, row(t.edge.keys), t.edge.column));
   }
+  if (a_.mask) {  // scores are scaled where the exponent is taken
+    auto& masked = phase_.emit(Engine::kVector, isa::Opcode::kScalarTensorTensor, scores,
+                               load_of_scores(*a_.mask, t, b, a_.mask->dtype), scores);
+    masked.alu = AluOp::kMultiply;
+    masked.imm0 = 1 / a_.scale;
+    masked.alu2 = AluOp::kAdd;
+  }
   // Differences in the narrow dtype let Vector multiply in its fast mode.
   const Ref p = probabilities_of(t, b),
             difference = phase_.at(b.shifted[t.slot % 2], work_, t.queries, row(t.keys));
@@ -84,7 +91,7 @@ void Backward::find_grad(const Strip& t, const Buffers& b) {
     return phase_.tensor_tensor(AluOp::kMultiply, out, difference, p);
   }
   // The derivative reaches what was kept; the softmax was of all.
-  const Ref kept = load_kept(q, t, b, first_query(t), first_key(t));
+  const Ref kept = load_of_scores(*a_.dropout->kept, t, b, work_);
   phase_.tensor_tensor(AluOp::kMultiply, difference, grad, kept);
   phase_.activation_column(Activation::kIdentity, difference, difference, a_.dropout->factor,
                            delta);
@@ -92,15 +99,15 @@ void Backward::find_grad(const Strip& t, const Buffers& b) {
   phase_.tensor_tensor(AluOp::kMultiply, p, p, kept);
 }
 
-Ref Backward::load_kept(const Queries& q, const Strip& t, const Buffers& b, const Index& query,
-                        const Index& key) {
-  const HbmView& view = *a_.dropout->kept;
-  const Ref kept = phase_.at(b.kept[t.slot % kInFlight], work_, t.queries, row(t.keys));
-  phase_.load(kept, Phase::hbm(view.buffer, view.dtype, t.queries, view.strides[2],
+Ref Backward::load_of_scores(const HbmView& view, const Strip& t, const Buffers& b, DType as) {
+  const Queries& q = *t.block->rows;
+  const Ref part = phase_.at(b.of_scores[t.slot % kInFlight], as, t.queries, row(t.keys));
+  phase_.load(part, Phase::hbm(view.buffer, view.dtype, t.queries, view.strides[2],
                                {{view.strides[3], static_cast<std::int32_t>(t.keys)}},
-                               heads_.offset(kKept, q.head) + (q.first + query) * view.strides[2] +
-                                   (key + Index(first_)) * view.strides[3]));
-  return kept;
+                               heads_.offset(kOfScores, q.head) +
+                                   (q.first + first_query(t)) * view.strides[2] +
+                                   (first_key(t) + Index(first_)) * view.strides[3]));
+  return part;
 }
 
 void Backward::use_grad(const Strip& t, const Start& start, const Sums& sums, const Buffers& b) {

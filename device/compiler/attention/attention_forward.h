@@ -18,7 +18,8 @@ using isa::AluOp;
 using isa::DType;
 using isa::Engine;
 
-enum View : std::size_t { kQ, kOut, kK, kV, kKept, kLse };
+/// kOfScores: what has an element for each score, a mask or what dropout kept.
+enum View : std::size_t { kQ, kOut, kK, kV, kOfScores, kLse };
 constexpr std::int64_t kStepKeys = 8 * kBlock;
 
 class Forward {
@@ -95,6 +96,7 @@ class Forward {
     // last stage.
     std::array<TileId, 2> drawn{}, kept{};
     std::array<TileId, 8> sums{};
+    std::array<TileId, kInFlight> masks{};
   };
 
   static std::vector<HbmView> views(const Attention& a);
@@ -172,6 +174,12 @@ class Forward {
 
   /// A draw is below keep · 2³² − 2³¹ with probability keep. The factor comes at the end.
   void drop(const Strip& s, const Buffers& b);
+
+  Ref mask_of(const Strip& s, const Buffers& b) const {
+    return phase_.at(b.masks[s.slot % kInFlight], a_.mask->dtype, s.queries, row(s.keys));
+  }
+  /// A strip's part of a tensor of the scores' shape.
+  Ref in_hbm(const HbmView& of_scores, const Strip& s) const;
 
   Ref minimum_of(const Strip& s) const;
   Ref before_of(const Strip& s, const Buffers& b) const {

@@ -54,6 +54,8 @@ void Forward::softmax(const Strip& s, const Buffers& b) {
         AluOp::kSubtract, corner, corner,
         phase_.at(edge_, DType::kFp32, s.queries, row(s.edge.keys), s.edge.column));
   }
+  if (a_.mask)
+    phase_.tensor_tensor(AluOp::kSubtract, scores_of(s, b), scores_of(s, b), mask_of(s, b));
   const Ref minimum = minimum_of(s);
   phase_.reduce(AluOp::kMin, minimum, scores_of(s, b), true);
   phase_.activation_column(
@@ -70,14 +72,16 @@ void Forward::drop(const Strip& s, const Buffers& b) {
   phase_.tensor_scalar(kept, drawn_of(s, b), AluOp::kLess, (a_.dropout->keep - 0.5) * 4294967296.0);
   phase_.tensor_tensor(AluOp::kMultiply, p, p, kept);
   if (!a_.dropout->kept) return;
-  const HbmView& view = *a_.dropout->kept;
+  phase_.store(in_hbm(*a_.dropout->kept, s), kept);
+}
+
+Ref Forward::in_hbm(const HbmView& of_scores, const Strip& s) const {
   const Index query = s.rows->first + s.query * kBlock + Index(s.tile * kTile),
               key = s.columns->first + s.key * kBlock + Index(s.first_key);
-  phase_.store(Phase::hbm(view.buffer, view.dtype, s.queries, view.strides[2],
-                          {{view.strides[3], static_cast<std::int32_t>(s.keys)}},
-                          heads_.offset(kKept, s.rows->head) + query * view.strides[2] +
-                              key * view.strides[3]),
-               kept);
+  const auto& strides = of_scores.strides;
+  return Phase::hbm(of_scores.buffer, of_scores.dtype, s.queries, strides[2],
+                    {{strides[3], static_cast<std::int32_t>(s.keys)}},
+                    heads_.offset(kOfScores, s.rows->head) + query * strides[2] + key * strides[3]);
 }
 
 Ref Forward::minimum_of(const Strip& s) const {

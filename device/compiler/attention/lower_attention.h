@@ -28,6 +28,8 @@ struct Attention {
   std::int64_t window =
       0;  ///< causal only: query i sees keys i − window + 1 … i; 0: all keys up to i
   std::optional<AttentionDropout> dropout = std::nullopt;  ///< without a window
+  /// [batch, heads, lq, lk], added to the scaled scores; with neither a window nor dropout.
+  std::optional<HbmView> mask = std::nullopt;
 };
 
 /// `out` and `logsumexp` are the forward pass's. grad_q is shaped as q. grad_k and grad_v are
@@ -39,6 +41,7 @@ struct AttentionBackward {
   double scale = 1;
   std::int64_t window = 0;  ///< as Attention's
   std::optional<AttentionDropout> dropout = std::nullopt;
+  std::optional<HbmView> mask = std::nullopt;
 };
 
 /// Append the phases of the kernel. False, with nothing appended, when it has no lowering: d > 128,

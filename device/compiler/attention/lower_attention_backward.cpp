@@ -317,7 +317,8 @@ Backward::Buffers Backward::make_buffers() {
   for (std::size_t i = 0; i < kInFlight; ++i) {
     b.probabilities[i] = phase_.sbuf(kBlock * size);
     b.grad[i] = phase_.sbuf(kBlock * size);
-    if (a_.dropout) b.kept[i] = phase_.sbuf(kBlock * size);
+    if (a_.dropout) b.of_scores[i] = phase_.sbuf(kBlock * size);
+    if (a_.mask) b.of_scores[i] = phase_.sbuf(kBlock * isa::size_bytes(a_.mask->dtype));
   }
   b.bank = phase_.psum();
   b.grad_q = phase_.psum();
@@ -368,7 +369,8 @@ std::int64_t reach_of(const AttentionBackward& a, std::int64_t sbuf, DType work)
       kBlock * 4 * size + 3 * kTilesPerBlock * d * size + 3 * kBlock * 4 + 2 * kTilesPerBlock * 4;
   const std::int64_t fixed = 4 * kTilesPerBlock * d * 4 + (2 * kTilesPerBlock + 8) * kBlock * size +
                              4096 + (a.window > 0 ? 2 * kTile * 4 : 0) +
-                             (a.dropout ? 3 * kBlock * size : 0);
+                             (a.dropout ? 3 * kBlock * size : 0) +
+                             (a.mask ? 3 * kBlock * isa::size_bytes(a.mask->dtype) : 0);
   const std::int64_t fitting = (sbuf - fixed) / block;
   if (a.window == 0) return balanced_reach(std::max(a.q.sizes[2], a.k.sizes[2]), fitting);
   return balanced_reach(
@@ -379,7 +381,8 @@ std::int64_t reach_of(const AttentionBackward& a, std::int64_t sbuf, DType work)
 
 bool lower_attention_backward(ProgramBuilder& builder, std::uint32_t kernel,
                               const AttentionBackward& given) {
-  if (given.q.sizes[3] > kTile || given.scale <= 0 || (given.dropout && given.window > 0))
+  if (given.q.sizes[3] > kTile || given.scale <= 0 || (given.dropout && given.window > 0) ||
+      (given.mask && (given.dropout || given.window > 0)))
     return false;
   AttentionBackward a = given;
   if (!narrow_window(a.causal, a.q, a.k, a.window)) return false;

@@ -36,8 +36,10 @@ Phase Forward::run() {
 }
 
 std::vector<HbmView> Forward::views(const Attention& a) {
-  std::vector<HbmView> v{a.q, a.out, a.k, a.v,
-                         a.dropout && a.dropout->kept ? *a.dropout->kept : a.q};
+  const HbmView& of_scores = a.mask                         ? *a.mask
+                             : a.dropout && a.dropout->kept ? *a.dropout->kept
+                                                            : a.q;
+  std::vector<HbmView> v{a.q, a.out, a.k, a.v, of_scores};
   if (a.logsumexp) v.push_back(*a.logsumexp);
   return v;
 }
@@ -253,6 +255,7 @@ void Forward::step(const std::vector<Strip>& strips) {
     stage(turn, 0, [&](const Strip& s) {
       phase_.copy(Engine::kGpSimd, before_of(s, b), minimum_of(s));
       if (a_.dropout) phase_.emit(Engine::kGpSimd, isa::Opcode::kRandom, drawn_of(s, b));
+      if (a_.mask) phase_.load(mask_of(s, b), in_hbm(*a_.mask, s));
       scores(s, b);
     });
     stage(turn, 1, [&](const Strip& s) {
@@ -270,6 +273,7 @@ Forward::Buffers Forward::make_buffers() {
     b.transposed[i] = phase_.sbuf(kBlock * isa::size_bytes(work_));
     b.correction[i] = phase_.sbuf(4);
     b.before[i] = phase_.sbuf(4);
+    if (a_.mask) b.masks[i] = phase_.sbuf(kBlock * isa::size_bytes(a_.mask->dtype));
   }
   for (std::size_t i = 0; i < 2; ++i) {
     b.transposed_bank[i] = phase_.psum();
@@ -298,14 +302,16 @@ std::int64_t reach_of(const Attention& a, std::int64_t sbuf, DType work) {
       kBlock * 2 * size + kTilesPerBlock * (d + 1) * (size + 4) + 5 * kTilesPerBlock * 4;
   const std::int64_t fixed = 3 * kTilesPerBlock * d * 4 + 2 * kTilesPerBlock * kBlock * size +
                              2 * kTilesPerBlock * d * 4 + 6144 +
-                             (a.dropout ? 2 * kBlock * (4 + size) : 0);
+                             (a.dropout ? 2 * kBlock * (4 + size) : 0) +
+                             (a.mask ? 4 * kBlock * isa::size_bytes(a.mask->dtype) : 0);
   return balanced_reach(std::max(a.q.sizes[2], a.k.sizes[2]), (sbuf - fixed) / block);
 }
 
 }  // namespace
 
 bool lower_attention(ProgramBuilder& builder, std::uint32_t kernel, const Attention& given) {
-  if (given.q.sizes[3] > kTile || given.scale <= 0 || (given.dropout && given.window > 0))
+  if (given.q.sizes[3] > kTile || given.scale <= 0 || (given.dropout && given.window > 0) ||
+      (given.mask && (given.dropout || given.window > 0)))
     return false;
   Attention attention = given;
   if (!narrow_window(attention.causal, attention.q, attention.k, attention.window)) return false;

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "device/compiler/gemm/array_sizes.h"
+#include "device/compiler/ops/index_tiles.h"
 #include "device/compiler/ops/lowering.h"
 #include "device/compiler/graph/recipe.h"
 
@@ -13,52 +14,6 @@ using isa::AluOp;
 using isa::DType;
 using isa::Engine;
 using isa::Opcode;
-
-constexpr std::int64_t kMostPerPartition = 2048;
-
-/// A list of `count` indices (or one number per index) as tiles of [partitions, per partition]:
-/// entry i = first + p · per + t.
-struct Span {
-  std::int64_t first = 0, per = 0;
-  int partitions = 0;
-};
-
-std::vector<Span> spans(std::int64_t count) {
-  std::vector<Span> out;
-  std::int64_t at = 0;
-  while (count - at >= kP) {
-    const std::int64_t per = std::min((count - at) / kP, kMostPerPartition);
-    out.push_back({at, per, static_cast<int>(kP)});
-    at += per * kP;
-  }
-  if (at < count) out.push_back({at, 1, static_cast<int>(count - at)});
-  return out;
-}
-
-/// One stride for all elements in order; nullopt when there is none.
-std::optional<std::int64_t> flat_stride(const HbmView& v, std::size_t first_dim = 0) {
-  std::vector<std::int64_t> sizes(v.sizes.begin() + static_cast<std::ptrdiff_t>(first_dim),
-                                  v.sizes.end());
-  std::vector<std::vector<std::int64_t>> strides{
-      {v.strides.begin() + static_cast<std::ptrdiff_t>(first_dim), v.strides.end()}};
-  if (sizes.empty()) return 1;
-  collapse(sizes, strides);
-  if (sizes.size() != 1) return std::nullopt;
-  return strides[0][0];
-}
-
-Ref span_of(const HbmView& list, std::int64_t stride, const Span& s) {
-  return Phase::hbm(list.buffer, list.dtype, s.partitions, s.per * stride,
-                    {{stride, static_cast<std::int32_t>(s.per)}},
-                    Index(list.offset + s.first * stride));
-}
-
-Ref load_span(Phase& phase, const HbmView& list, std::int64_t stride, const Span& s) {
-  const Ref tile = phase.at(phase.sbuf(s.per * isa::size_bytes(list.dtype)), list.dtype,
-                            s.partitions, row(s.per));
-  phase.load(tile, span_of(list, stride, s));
-  return tile;
-}
 
 /// Rows of a table in HBM: `width` contiguous elements every `stride`.
 struct Rows {
@@ -212,10 +167,6 @@ TargetTiles locate_targets(Phase& phase, const Targets& t, const Span& s) {
   return out;
 }
 
-Ref single_elements(const HbmView& v) {
-  return Phase::hbm(v.buffer, v.dtype, 1, 1, row(1), Index(v.offset));
-}
-
 /// Sum over partitions of an fp32 column.
 Ref total(Phase& phase, TileId column) {
   const Ref transposed = phase.at(phase.psum(), DType::kFp32, 1, row(kP));
@@ -231,76 +182,6 @@ void store_scalar(Phase& phase, const HbmView& target, const Ref& value) {
   phase.store(Phase::hbm(target.buffer, target.dtype, 1, 0, row(1), Index(target.offset)), cast);
 }
 
-/// `table` with one index per row, along its last dimension: [rows, columns] by [rows]; nullopt
-/// when the views are no such thing.
-std::optional<Targets> last_dim_targets(const Node& node, const HbmView& table,
-                                        const HbmView& indices) {
-  const std::int64_t dim = Scalars(node.scalars).integer("dim", 0),
-                     last = static_cast<std::int64_t>(table.rank()) - 1;
-  if (last < 1 || (dim != -1 && dim != last) || indices.rank() != table.rank() ||
-      indices.sizes.back() != 1 || indices.dtype != DType::kInt32)
-    return std::nullopt;
-  const auto leading = [](HbmView v) {
-    v.sizes.pop_back();
-    v.strides.pop_back();
-    return v;
-  };
-  if (leading(indices).sizes != leading(table).sizes) return std::nullopt;
-  const auto rows = flat_stride(leading(table)), entries = flat_stride(leading(indices));
-  if (!rows || !entries) return std::nullopt;
-  Targets t{table, indices};
-  t.rows = leading(table).elements();
-  t.row_stride = *rows;
-  t.column_stride = table.strides.back();
-  t.target_stride = *entries;
-  return t;
-}
-
-/// out[row] = table[row, index[row]]
-bool lower_last_dim_gather(Lowering& lowering, const Node& node, std::uint32_t index) {
-  const HbmView out = lowering.output(node, 0);
-  const auto t = last_dim_targets(node, lowering.input(node, 0), lowering.input(node, 1));
-  const auto out_stride = flat_stride(out);
-  if (!t || !out_stride || out.dtype != t->logits.dtype) return false;
-  Phase phase(lowering.kernel("gather", index, 0));
-  for (const Span& s : spans(t->rows)) {
-    phase.scope([&] {
-      const TargetTiles where = locate_targets(phase, *t, s);
-      const Ref picked = phase.at(phase.sbuf(s.per * 4), out.dtype, s.partitions, row(s.per));
-      auto& gather = phase.emit(Engine::kScalar, Opcode::kDmaGather, picked,
-                                single_elements(t->logits), where.position);
-      gather.dma_queue = isa::DmaQueue::kLoad;
-      phase.store(span_of(out, *out_stride, s), picked);
-    });
-  }
-  lowering.builder().append(std::move(phase));
-  return true;
-}
-
-/// out = self; out[row, index[row]] += source[row]
-bool lower_last_dim_add(Lowering& lowering, const Node& node, std::uint32_t index) {
-  const HbmView self = lowering.input(node, 0), source = lowering.input(node, 2),
-                out = lowering.output(node, 0);
-  const auto t = last_dim_targets(node, out, lowering.input(node, 1));
-  const auto source_stride = flat_stride(source);
-  if (!t || !source_stride || source.dtype != out.dtype || source.elements() != t->rows)
-    return false;
-  const auto kernel = lowering.kernel("scatter_add", index, source.elements());
-  if (self.buffer != out.buffer) copy_view(lowering, kernel, out, self);
-  Phase phase(kernel);
-  for (const Span& s : spans(t->rows)) {
-    phase.scope([&] {
-      const TargetTiles where = locate_targets(phase, *t, s);
-      const Ref added = load_span(phase, source, *source_stride, s);
-      auto& scatter = phase.emit(Engine::kGpSimd, Opcode::kDmaScatterAdd, single_elements(out),
-                                 added, where.position);
-      scatter.dma_queue = isa::DmaQueue::kStore;
-    });
-  }
-  lowering.builder().append(std::move(phase));
-  return true;
-}
-
 }  // namespace
 
 void lower_rows_gather(Lowering& lowering, const Node& node, std::uint32_t index) {
@@ -308,9 +189,7 @@ void lower_rows_gather(Lowering& lowering, const Node& node, std::uint32_t index
   const auto estimate = [&] {
     lower_estimate(lowering, node, index, lowering.builder().core().passes.scan);
   };
-  if (name == "gather" && node.inputs.size() == 2 && lower_last_dim_gather(lowering, node, index))
-    return;
-  if (node.inputs.size() != 2 || name == "gather") return estimate();
+  if (node.inputs.size() != 2) return estimate();
   if (name == "index_select" && Scalars(node.scalars).integer("dim", 0) != 0) return estimate();
   const HbmView indices = lowering.input(node, 1), out = lowering.output(node, 0);
   const auto table = as_rows(lowering.input(node, 0));
@@ -341,10 +220,9 @@ void lower_embedding_backward(Lowering& lowering, const Node& node, std::uint32_
 void lower_rows_add(Lowering& lowering, const Node& node, std::uint32_t index) {
   const Scalars scalars(node.scalars);
   const std::string name = plain_name(node.op);
-  if (name == "scatter_add" && node.inputs.size() == 3 && lower_last_dim_add(lowering, node, index))
-    return;
-  const bool puts = name == "index_put" && !scalars.flag("accumulate", false);
-  const bool rows = (name == "index_add" && scalars.integer("dim", 0) == 0) || name == "index_put";
+  const bool is_put = name.ends_with("index_put") || name == "_index_put_impl",
+             puts = is_put && !scalars.flag("accumulate", false);
+  const bool rows = is_put || (name == "index_add" && scalars.integer("dim", 0) == 0);
   if (!rows || node.inputs.size() != 3)
     return lower_estimate(lowering, node, index, lowering.builder().core().passes.scan);
   const HbmView self = lowering.input(node, 0), indices = lowering.input(node, 1),

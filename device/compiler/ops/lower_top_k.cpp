@@ -1,5 +1,5 @@
-// topk along rows that lie contiguously: the Vector engine's search for the largest eight, repeated
-// on what is left.
+// topk and sort along rows that lie contiguously: the Vector engine's search for the largest eight,
+// repeated on what is left.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -16,6 +16,7 @@ using isa::Engine;
 using isa::Opcode;
 
 constexpr std::int64_t kEight = 8, kWidest = 16384;
+constexpr std::int64_t kWidestSorted = 2048;  ///< as many eighths are searched for
 constexpr std::int64_t kMostSortedPerPartition =
     32;  // rows of a block that follow each other on a partition
 constexpr std::int64_t kBlockBytes =
@@ -41,17 +42,20 @@ bool is_float(DType d) { return d == DType::kFp32 || d == DType::kBf16 || d == D
 
 class TopK {
  public:
+  /// `ascending`: the least ones, found as the largest of the negated numbers.
   TopK(std::uint32_t kernel, const SortedRows& in, const SortedRows& values,
-       const SortedRows& indices)
+       const SortedRows& indices, bool ascending)
       : in_(in),
         values_(values),
         indices_(indices),
+        ascending_(ascending),
+        width_(std::max(in.length, kEight)),
         phase_(kernel),
         rounds_((values.length + kEight - 1) / kEight) {}
 
   Phase run() {
     const std::int64_t most =
-        std::max<std::int64_t>(kBlockBytes / (in_.length * isa::size_bytes(in_.view.dtype)), 1);
+        std::max<std::int64_t>(kBlockBytes / (width_ * isa::size_bytes(in_.view.dtype)), 1);
     const std::int64_t per = std::clamp<std::int64_t>(in_.count / kP / 2, 1,
                                                       std::min(most, kMostSortedPerPartition)),
                        block = per * kP;
@@ -69,12 +73,19 @@ class TopK {
   /// SortedRows [first, first + partitions · per): those of a partition follow each other.
   void search(const Index& first, std::int64_t partitions, std::int64_t per) {
     const std::int64_t found = rounds_ * kEight;
-    const TileId data = tile(in_, per * in_.length), values = tile(values_, per * found),
+    const TileId data = tile(in_, per * width_), values = tile(values_, per * found),
                  places = tile(indices_, per * found);
-    phase_.load(kept(data, in_, partitions, per, in_.length), in_hbm(in_, first, partitions, per));
+    const auto whole = [&](TileId t, const SortedRows& rows, std::int64_t width) {
+      return phase_.at(t, rows.view.dtype, static_cast<int>(partitions), row(per * width));
+    };
+    const Ref numbers = kept(data, in_, partitions, per, width_);
+    if (width_ > in_.length)
+      phase_.memset(whole(data, in_, width_), -std::numeric_limits<double>::infinity());
+    phase_.load(numbers, in_hbm(in_, first, partitions, per));
+    if (ascending_) phase_.tensor_scalar(numbers, numbers, isa::AluOp::kMultiply, -1);
     phase_.loop(per, [&](const Index& r) {
-      const Ref row_data = phase_.at(data, in_.view.dtype, static_cast<int>(partitions),
-                                     row(in_.length), r * in_.length);
+      const Ref row_data =
+          phase_.at(data, in_.view.dtype, static_cast<int>(partitions), row(width_), r * width_);
       for (std::int64_t round = 0; round < rounds_; ++round) {
         const auto eight = [&](TileId t, DType dtype) {
           return phase_.at(t, dtype, static_cast<int>(partitions), row(kEight),
@@ -89,6 +100,10 @@ class TopK {
             -std::numeric_limits<double>::infinity();
       }
     });
+    if (ascending_) {
+      const Ref all = whole(values, values_, found);
+      phase_.tensor_scalar(all, all, isa::AluOp::kMultiply, -1);
+    }
     store(values_, values, first, partitions, per, Engine::kScalar);
     store(indices_, places, first, partitions, per, Engine::kGpSimd);
   }
@@ -126,28 +141,41 @@ class TopK {
   }
 
   SortedRows in_, values_, indices_;
+  bool ascending_;
+  std::int64_t width_;  ///< of a row on chip: a search needs eight numbers at least
   Phase phase_;
   std::int64_t rounds_;
 };
 
+/// The first `length` numbers of each row in order; estimated where the search cannot do that.
+void lower_search(Lowering& lowering, const Node& node, std::uint32_t index, bool ascending,
+                  std::int64_t widest, double passes) {
+  const HbmView in = lowering.input(node, 0), values = lowering.output(node, 0),
+                indices = lowering.output(node, 1);
+  const std::int64_t dim = Scalars(node.scalars).integer("dim", -1);
+  const auto rows = rows_of(in), found = rows_of(values), places = rows_of(indices);
+  const bool searched = rows && found && places &&
+                        (dim == -1 || dim + 1 == static_cast<std::int64_t>(in.rank())) &&
+                        rows->length <= widest && is_float(in.dtype) && values.dtype == in.dtype &&
+                        indices.dtype == DType::kInt32;
+  if (!searched) return lower_estimate(lowering, node, index, passes);
+  const auto kernel =
+      lowering.kernel(plain_name(node.op), index, node_flops(lowering.graph(), node));
+  lowering.builder().append(TopK(kernel, *rows, *found, *places, ascending).run());
+}
+
 }  // namespace
 
 void lower_top_k(Lowering& lowering, const Node& node, std::uint32_t index) {
-  const Scalars scalars(node.scalars);
-  const HbmView in = lowering.input(node, 0), values = lowering.output(node, 0),
-                indices = lowering.output(node, 1);
-  const auto rank = static_cast<std::int64_t>(in.rank());
-  const std::int64_t dim = scalars.integer("dim", -1);
-  const auto rows = rows_of(in), found = rows_of(values), places = rows_of(indices);
-  const bool searched = rows && found && places && (dim == -1 || dim == rank - 1) &&
-                        scalars.flag("largest", true) && rows->length >= kEight &&
-                        rows->length <= kWidest && is_float(in.dtype) && values.dtype == in.dtype &&
-                        indices.dtype == DType::kInt32;
-  if (!searched)
-    return lower_estimate(lowering, node, index, lowering.builder().core().costs.top_k_passes);
-  const auto kernel =
-      lowering.kernel(plain_name(node.op), index, node_flops(lowering.graph(), node));
-  lowering.builder().append(TopK(kernel, *rows, *found, *places).run());
+  const bool ascending = !Scalars(node.scalars).flag("largest", true);
+  lower_search(lowering, node, index, ascending, kWidest,
+               lowering.builder().core().costs.top_k_passes);
+}
+
+void lower_sort(Lowering& lowering, const Node& node, std::uint32_t index) {
+  const bool ascending = !Scalars(node.scalars).flag("descending", false);
+  lower_search(lowering, node, index, ascending, kWidestSorted,
+               lowering.builder().core().passes.sort);
 }
 
 }  // namespace trellis::device

@@ -65,6 +65,11 @@ void lower_embedding_backward(Lowering& lowering, const Node& node, std::uint32_
 void lower_rows_add(Lowering& lowering, const Node& node, std::uint32_t index);
 void lower_nll_loss(Lowering& lowering, const Node& node, std::uint32_t index);
 void lower_nll_loss_backward(Lowering& lowering, const Node& node, std::uint32_t index);
+void lower_gather(Lowering& lowering, const Node& node, std::uint32_t index);
+void lower_scatter(Lowering& lowering, const Node& node, std::uint32_t index);
+void lower_scatter_add(Lowering& lowering, const Node& node, std::uint32_t index);
+void lower_cumsum(Lowering& lowering, const Node& node, std::uint32_t index);
+void lower_sort(Lowering& lowering, const Node& node, std::uint32_t index);
 void lower_top_k(Lowering& lowering, const Node& node, std::uint32_t index);
 void lower_cat(Lowering& lowering, const Node& node, std::uint32_t index);
 void lower_padded(Lowering& lowering, const Node& node, std::uint32_t index);

@@ -124,14 +124,16 @@ TEST_F(KeptRunsTest, ANameThatLeavesTheFolderIsNoRun) {
     RunFiles files = files_;
     files[name] = "y";
     EXPECT_EQ(decode(encode(files)), std::nullopt) << name;
-    write_cache_file(file_of({1, 1}), "trellis.kept_run/2", {1, 1}, encode(files));
+    EXPECT_EQ(decode(encode(files_, {{name, {}}})), std::nullopt) << name;
+    write_cache_file(file_of({1, 1}), "trellis.kept_run/3", {1, 1}, encode(files));
     EXPECT_EQ(found({1, 1}), std::nullopt) << name;
   }
 }
 
 TEST_F(KeptRunsTest, DecodingTakesOnlyWholeRuns) {
-  const std::string whole = encode(files_);
-  EXPECT_EQ(decode(whole), RunFileViews(files_.begin(), files_.end()));
+  const LargeFiles large{{"trace.pftrace", {5, 7, {1, 2}}}};
+  const std::string whole = encode(files_, large);
+  EXPECT_EQ(decode(whole), (DecodedRun{RunFileViews(files_.begin(), files_.end()), large}));
   for (std::size_t i = 0; i < whole.size(); ++i)
     EXPECT_EQ(decode(std::string_view(whole).substr(0, i)), std::nullopt) << i;
   EXPECT_EQ(decode(whole + "x"), std::nullopt);
@@ -139,6 +141,7 @@ TEST_F(KeptRunsTest, DecodingTakesOnlyWholeRuns) {
   ByteWriter twice;
   twice(std::uint64_t{2});
   for (int i = 0; i < 2; ++i) twice("report.json"), twice("{}");
+  twice(std::uint64_t{0});
   EXPECT_EQ(decode(twice.bytes()), std::nullopt);
   ByteWriter many;
   many(~std::uint64_t{0});
@@ -152,6 +155,66 @@ TEST_F(KeptRunsTest, ARunWhoseTraceIsAFolderIsNotKept) {
   fs::create_directory(run_ / "trace.kineto");
   runs_.store({1, 2}, run_);
   EXPECT_FALSE(found({1, 2}));
+}
+
+TEST_F(KeptRunsTest, ALargeTraceIsSharedAndCheckedAllTheSame) {
+  const std::string trace(kLargeBytes, 'x');
+  const fs::path user = run_ / "trace.txt",
+                 kept = kept_ / (ContentHash{1, 1}.to_string() + ".trace.txt");
+  const auto store = [&] {
+    fs::remove(user);
+    write(user, trace);
+    runs_.store({1, 1}, run_);
+  };
+  store();
+  const std::optional<KeptRun> run = runs_.find({1, 1});
+  ASSERT_TRUE(run);
+  EXPECT_EQ(run->files().size(), 1U);
+  EXPECT_LT(fs::file_size(file_of({1, 1})), 1000U);
+  for (const char* place : {"one", "two", "one"}) {  // also where it is already
+    fs::create_directories(folder_ / place);
+    run->write_to(folder_ / place);
+    EXPECT_EQ(read(folder_ / place / "trace.txt"), trace);
+    EXPECT_EQ(read(folder_ / place / "report.json"), files_["report.json"]);
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / place), {}), 2);
+  }
+  fs::last_write_time(kept, fs::last_write_time(kept) + std::chrono::hours(1));
+  EXPECT_TRUE(runs_.find({1, 1})) << "copied with the cache: its bytes are the same";
+  std::fstream(kept, std::ios::in | std::ios::out) << "y";
+  EXPECT_FALSE(runs_.find({1, 1})) << "changed";
+  store();
+  EXPECT_TRUE(runs_.find({1, 1}));
+  std::ofstream(user, std::ios::app) << "y";
+  if (fs::hard_link_count(user) > 1) {
+    EXPECT_FALSE(runs_.find({1, 1})) << "changed through another name";
+  }
+  store();
+  fs::resize_file(kept, kLargeBytes - 1);
+  EXPECT_FALSE(runs_.find({1, 1})) << "cut off";
+  fs::remove(kept);
+  EXPECT_FALSE(runs_.find({1, 1})) << "missing";
+  fs::create_directory(kept);
+  EXPECT_FALSE(runs_.find({1, 1})) << "a folder";
+}
+
+TEST_F(KeptRunsTest, LargeTracesGoWithTheirRuns) {
+  const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(1000);
+  const auto trace_of = [&](std::uint64_t i) {
+    return kept_ / (ContentHash{1, i}.to_string() + ".trace.txt");
+  };
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    write(run_ / "trace.txt", std::string(kLargeBytes, 'x'));
+    runs_.store({1, i}, run_);
+    fs::remove(run_ / "trace.txt");
+    fs::resize_file(trace_of(i), std::uintmax_t{400} << 20);  // holes: no space is taken
+    fs::last_write_time(file_of({1, i}), long_ago + std::chrono::seconds(i));
+  }
+  write(run_ / "trace.txt", "short");
+  runs_.store({1, 5}, run_);
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(fs::exists(file_of({1, i})), i >= 3) << i;
+    EXPECT_EQ(fs::exists(trace_of(i)), i >= 3) << i;
+  }
 }
 
 TEST_F(KeptRunsTest, ALargeRunIsNotKept) {

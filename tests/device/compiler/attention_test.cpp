@@ -17,6 +17,11 @@ enum class Layout {
   kColumnMajor
 };  ///< [b, h, l, d]; [l, b, h, d]; [b, l, h, d]; [b, h, d, l]
 
+/// What is added to scores: −∞ outside of a window; −1e30 outside of a packed document, another cut
+/// in each sample.
+enum class Mask { kNone, kWindow, kDocuments };
+constexpr std::int64_t kMaskWindow = 150;
+
 struct AttentionCase {
   std::int64_t batch, heads, key_heads, lq, lk, d;
   bool causal;
@@ -24,6 +29,14 @@ struct AttentionCase {
   Layout layout = Layout::kContiguous;
   std::int64_t sbuf = 192 * 1024;
   std::int64_t window = 0;
+  Mask mask = Mask::kNone;
+
+  [[nodiscard]] double added(std::int64_t b, std::int64_t i, std::int64_t j) const {
+    if (mask == Mask::kWindow && (j > i || j <= i - kMaskWindow))
+      return -std::numeric_limits<double>::infinity();
+    const auto document = [b](std::int64_t at) { return at / (170 + 450 * b); };
+    return mask == Mask::kDocuments && (j > i || document(i) != document(j)) ? -1e30 : 0;
+  }
 };
 
 HbmView rows_view(std::uint32_t buffer, DType dtype, Layout layout, std::int64_t b, std::int64_t h,
@@ -63,6 +76,22 @@ class Device {
     return {rows_view(buffer, c.dtype, c.layout, c.batch, heads, length, c.d),
             Values(static_cast<std::size_t>(n))};
   }
+  /// The same for all heads, seen as one for each.
+  std::optional<Tensor> mask(const AttentionCase& c) {
+    if (c.mask == Mask::kNone) return std::nullopt;
+    const std::int64_t n = c.batch * c.lq * c.lk;
+    Tensor mask{contiguous(builder.add_hbm("mask", n * isa::size_bytes(c.dtype), slot_++), c.dtype,
+                           {c.batch, 1, c.lq, c.lk}),
+                Values(static_cast<std::size_t>(n))};
+    mask.view.sizes[1] = c.heads;
+    mask.view.strides[1] = 0;
+    for (std::int64_t b = 0; b < c.batch; ++b) {
+      for (std::int64_t i = 0; i < c.lq; ++i) {
+        for (std::int64_t j = 0; j < c.lk; ++j) mask.at(b, 0, i, j) = c.added(b, i, j);
+      }
+    }
+    return mask;
+  }
   Tensor statistics(const AttentionCase& c) {
     const std::int64_t n = c.batch * c.heads * c.lq;
     return {contiguous(builder.add_hbm("logsumexp", n * 4, slot_++), DType::kFp32,
@@ -71,7 +100,7 @@ class Device {
   }
 
   /// Runs under several schedules, which must agree, and reads `outputs` back.
-  void run(const std::vector<Tensor*>& inputs, const std::vector<Tensor*>& outputs) {
+  void run(const std::vector<const Tensor*>& inputs, const std::vector<Tensor*>& outputs) {
     const auto program = builder.finish();
     const auto violations = isa::validate(program, core.limits);
     for (std::size_t i = 0; i < std::min<std::size_t>(violations.size(), 5); ++i) {
@@ -119,7 +148,7 @@ Probabilities probabilities(Tensor& q, Tensor& k, const AttentionCase& c, std::i
   for (std::int64_t j = 0; j < (c.causal ? std::min(i + 1, c.lk) : c.lk); ++j) {
     double score = 0;
     for (std::int64_t x = 0; x < c.d; ++x) score += q.at(b, h, i, x) * k.at(b, hk, j, x);
-    out.p.push_back(c.window > 0 && j <= i - c.window ? -1e300 : score * scale);
+    out.p.push_back(c.window > 0 && j <= i - c.window ? -1e300 : score * scale + c.added(b, i, j));
     most = std::max(most, out.p.back());
   }
   for (double& p : out.p) sum += p = std::exp(p - most);
@@ -135,12 +164,14 @@ void check_forward(const AttentionCase& c) {
   Tensor q = device.tensor("q", c, c.heads, c.lq), k = device.tensor("k", c, c.key_heads, c.lk),
          v = device.tensor("v", c, c.key_heads, c.lk);
   Tensor out = device.tensor("out", c, c.heads, c.lq), lse = device.statistics(c);
+  const std::optional<Tensor> mask = device.mask(c);
   const double scale = 1 / std::sqrt(static_cast<double>(c.d));
-  ASSERT_TRUE(
-      lower_attention(device.builder, device.kernel,
-                      {q.view, k.view, v.view, out.view, lse.view, c.causal, scale, c.window}));
+  Attention attention{q.view, k.view, v.view, out.view, lse.view, c.causal, scale, c.window};
+  std::vector<const Tensor*> inputs{&q, &k, &v};
+  if (mask) attention.mask = mask->view, inputs.push_back(&*mask);
+  ASSERT_TRUE(lower_attention(device.builder, device.kernel, attention));
   fill(q, 1), fill(k, 2), fill(v, 3);
-  ASSERT_NO_FATAL_FAILURE(device.run({&q, &k, &v}, {&out, &lse}));
+  ASSERT_NO_FATAL_FAILURE(device.run(inputs, {&out, &lse}));
   const std::int64_t group = c.heads / c.key_heads;
   for (std::int64_t b = 0; b < c.batch; ++b) {
     for (std::int64_t h = 0; h < c.heads; ++h) {
@@ -228,15 +259,16 @@ void check_backward(const AttentionCase& c) {
                 device.tensor("grad_k", c, c.key_heads, c.lk),
                 device.tensor("grad_v", c, c.key_heads, c.lk)};
   const double scale = 1 / std::sqrt(static_cast<double>(c.d));
-  ASSERT_TRUE(
-      lower_attention_backward(device.builder, device.kernel,
-                               {grad_out.view, q.view, k.view, v.view, out.view, lse.view,
-                                got.q.view, got.k.view, got.v.view, c.causal, scale, c.window}));
+  const std::optional<Tensor> mask = device.mask(c);
+  AttentionBackward attention{grad_out.view, q.view,     k.view,     v.view,   out.view, lse.view,
+                              got.q.view,    got.k.view, got.v.view, c.causal, scale,    c.window};
+  std::vector<const Tensor*> inputs{&q, &k, &v, &out, &lse, &grad_out};
+  if (mask) attention.mask = mask->view, inputs.push_back(&*mask);
+  ASSERT_TRUE(lower_attention_backward(device.builder, device.kernel, attention));
   fill(q, 1), fill(k, 2), fill(v, 3), fill(grad_out, 4);
   forward(q, k, v, out, lse, c, scale);
   const Gradients want = reference(grad_out, q, k, v, out, c, scale, got);
-  ASSERT_NO_FATAL_FAILURE(
-      device.run({&q, &k, &v, &out, &lse, &grad_out}, {&got.q, &got.k, &got.v}));
+  ASSERT_NO_FATAL_FAILURE(device.run(inputs, {&got.q, &got.k, &got.v}));
   expect_near(got.v, want.v, tolerance(c), "grad_v");
   expect_near(got.k, want.k, tolerance(c), "grad_k");
   expect_near(got.q, want.q, tolerance(c), "grad_q");
@@ -347,6 +379,32 @@ TEST(Attention, WindowsWithoutALowering) {
     EXPECT_FALSE(lower_attention_backward(device.builder, device.kernel,
                                           {q, q, k, k, q, lse, q, k, k, c.causal, 1, c.window}));
   }
+}
+
+AttentionCase masked(Mask mask, std::int64_t lq, std::int64_t lk, DType dtype = kF,
+                     std::int64_t sbuf = 192 * 1024, bool causal = kFull) {
+  return {2, 2, 1, lq, lk, 16, causal, dtype, Layout::kContiguous, sbuf, 0, mask};
+}
+
+TEST(Attention, MaskOfAWindow) { check_forward(masked(Mask::kWindow, 700, 700)); }
+TEST(Attention, MaskOfPackedDocuments) {
+  check_forward(masked(Mask::kDocuments, 600, 600));
+  check_forward(masked(Mask::kDocuments, 1100, 1100, kB, 40 * 1024));
+}
+TEST(Attention, CausalWithAMask) {
+  check_forward(masked(Mask::kWindow, 1300, 1300, kF, 192 * 1024, kCausal));
+  check_forward(masked(Mask::kDocuments, 1100, 1100, kB, 192 * 1024, kCausal));
+  check_forward(masked(Mask::kDocuments, 1100, 1100, kF, 40 * 1024, kCausal));
+}
+TEST(AttentionBackward, CausalWithAMask) {
+  check_backward(masked(Mask::kWindow, 1300, 1300, kF, 192 * 1024, kCausal));
+  check_backward(masked(Mask::kDocuments, 1100, 1100, kB, 192 * 1024, kCausal));
+  check_backward(masked(Mask::kDocuments, 1100, 1100, kF, 60 * 1024, kCausal));
+}
+TEST(AttentionBackward, MaskOfAWindow) { check_backward(masked(Mask::kWindow, 700, 700)); }
+TEST(AttentionBackward, MaskOfPackedDocuments) {
+  check_backward(masked(Mask::kDocuments, 600, 600));
+  check_backward(masked(Mask::kDocuments, 1100, 1100, kB, 60 * 1024));
 }
 
 TEST(AttentionBackward, OneQuery) { check_backward({1, 1, 1, 1, 1, 64, kCausal}); }

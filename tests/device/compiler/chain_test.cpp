@@ -246,13 +246,15 @@ TEST(Chain, GatherAndScatterAddOneElementPerRow) {
 
 TEST(Chain, PutReplacesRowsAndAccumulateAddsToThem) {
   for (const bool accumulates : {false, true}) {
-    for (std::int64_t count : {1, 40, 300}) {
+    for (const auto& [op, count] : {std::pair{"index_put_", 1},
+                                    {"_index_put_impl_", 40},
+                                    {"_unsafe_index_put", 300},
+                                    {"index_put_", 300}}) {
       constexpr std::int64_t kRows = 700, kWidth = 24;
       GraphFixture g;
       const auto table = g.input({kRows, kWidth}), index = g.input({count}, DType::kInt64),
                  rows = g.input({count, kWidth});
-      g.node("index_put_", {table, index, rows}, {table},
-             accumulates ? "accumulate=1" : "accumulate=0");
+      g.node(op, {table, index, rows}, {table}, accumulates ? "accumulate=1" : "accumulate=0");
       const Values vt = g.random(table), vr = g.random(rows);
       Values vi;
       for (std::int64_t r = 0; r < count; ++r)

@@ -401,6 +401,17 @@ void Interpreter::execute_reduce(const Instruction& i) {
   }
 }
 
+void Interpreter::execute_scan(const Instruction& i) {
+  const View from = view(i.src0), other = view(i.src1), to = view(i.dst);
+  for (std::int64_t p = 0; p < i.dst.num_partitions; ++p) {
+    double before = i.imm0;
+    for (std::int64_t e = 0; e < i.dst.elements_per_partition(); ++e) {
+      to.set(p, e, apply(i.alu2, apply(i.alu, from.get(p, e), before), other.get(p, e)));
+      before = to.get(p, e);
+    }
+  }
+}
+
 std::int32_t Interpreter::EngineState::draw() {
   std::uint64_t x = (++draws) * 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -426,6 +437,9 @@ void Interpreter::execute_elementwise(const Instruction& i, EngineState& state) 
             result =
                 apply(i.alu2, result,
                       other && i.src1.elements_per_partition() == 2 ? other->get(p, 1) : i.imm1);
+          break;
+        case Opcode::kScalarTensorTensor:
+          result = apply(i.alu2, apply(i.alu, a, i.imm0), other->get(p, e));
           break;
         case Opcode::kActivation:
           result = apply(i.activation, i.imm0 * a + (other ? other->get(p, 0) : i.imm1));
@@ -457,6 +471,7 @@ void Interpreter::execute(const Instruction& i, EngineState& state) {
     case Opcode::kMatmul: execute_matmul(i, state); break;
     case Opcode::kTranspose: transpose(i); break;
     case Opcode::kTensorReduce: execute_reduce(i); break;
+    case Opcode::kTensorTensorScan: execute_scan(i); break;
     case Opcode::kQuantizeMx: execute_quantize(i); break;
     case Opcode::kMax8:
     case Opcode::kFindIndex8:

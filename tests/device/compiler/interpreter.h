@@ -62,6 +62,7 @@ class Interpreter {
   void execute(const sim::isa::Instruction& instruction, EngineState& state);
   void execute_dma(const sim::isa::Instruction& instruction);
   void execute_elementwise(const sim::isa::Instruction& instruction, EngineState& state);
+  void execute_scan(const sim::isa::Instruction& i);
   void execute_reduce(const sim::isa::Instruction& instruction);
   void transpose(const sim::isa::Instruction& instruction);
   void execute_quantize(const sim::isa::Instruction& instruction);

@@ -11,16 +11,16 @@ std::string top(std::int64_t k, const std::string& rest = "dim=-1 largest=1 sort
   return "k=" + std::to_string(k) + " " + rest;
 }
 
-/// The k largest of a row, descending; of equal ones the first.
+/// The k largest of a row, descending, or the k least, ascending; of equal ones the first.
 std::vector<std::int64_t> largest(const Values& x, std::int64_t first, std::int64_t n,
-                                  std::int64_t k) {
+                                  std::int64_t k, bool least = false) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(n));
   std::iota(order.begin(), order.end(), 0);
   std::partial_sort(order.begin(), order.begin() + k, order.end(),
                     [&](std::int64_t a, std::int64_t b) {
                       const double xa = x[static_cast<std::size_t>(first + a)],
                                    xb = x[static_cast<std::size_t>(first + b)];
-                      return xa != xb ? xa > xb : a < b;
+                      return xa != xb ? (xa > xb) != least : a < b;
                     });
   order.resize(static_cast<std::size_t>(k));
   return order;
@@ -28,19 +28,19 @@ std::vector<std::int64_t> largest(const Values& x, std::int64_t first, std::int6
 
 /// Rows of n numbers of 65 different values, so that many are equal; the rows are at a distance of
 /// `stride`.
-void check_top_k(std::int64_t rows, std::int64_t n, std::int64_t k, DType dtype = kF,
-                 std::int64_t stride = 0) {
+void check_search(const std::string& op, const std::string& scalars, bool least, std::int64_t rows,
+                  std::int64_t n, std::int64_t k, DType dtype = kF, std::int64_t stride = 0) {
   GraphFixture g;
   const std::int64_t pitch = stride > 0 ? stride : n;
   const auto whole = g.input({rows, pitch}, dtype), x = g.view(whole, {rows, n}, {pitch, 1});
   const auto values = g.output({rows, k}, dtype), indices = g.output({rows, k}, DType::kInt64);
-  g.node("topk", {x}, {values, indices}, top(k));
+  g.node(op, {x}, {values, indices}, scalars);
   const Values numbers = g.random(whole);
   g.run();
   EXPECT_TRUE(g.compiled().estimated.empty());
   const Values found = g.result(values), places = g.result(indices);
   for (std::int64_t r = 0; r < rows; ++r) {
-    const auto want = largest(numbers, r * pitch, n, k);
+    const auto want = largest(numbers, r * pitch, n, k, least);
     for (std::int64_t i = 0; i < k; ++i) {
       ASSERT_EQ(places[static_cast<std::size_t>(r * k + i)], want[static_cast<std::size_t>(i)])
           << "row " << r << ", place " << i;
@@ -50,6 +50,11 @@ void check_top_k(std::int64_t rows, std::int64_t n, std::int64_t k, DType dtype 
   }
 }
 
+void check_top_k(std::int64_t rows, std::int64_t n, std::int64_t k, DType dtype = kF,
+                 std::int64_t stride = 0) {
+  check_search("topk", top(k), false, rows, n, k, dtype, stride);
+}
+
 TEST(TopK, ARouter) { check_top_k(300, 64, 2, kB); }
 TEST(TopK, AllOfEight) { check_top_k(5, 8, 8); }
 TEST(TopK, MoreThanEight) { check_top_k(130, 64, 21); }
@@ -57,6 +62,19 @@ TEST(TopK, AllOfMoreThanEight) { check_top_k(3, 19, 19, kB); }
 TEST(TopK, LongestRows) { check_top_k(2, 16384, 9); }
 TEST(TopK, BlocksOfRows) { check_top_k(17000, 16, 3, kB); }
 TEST(TopK, RowsWithGaps) { check_top_k(1100, 24, 10, kF, 31); }
+
+TEST(TopK, TheLeast) { check_search("topk", top(3, "dim=-1 largest=0"), true, 140, 40, 3); }
+TEST(TopK, ShortRows) {
+  check_top_k(300, 4, 2, kB);
+  check_top_k(1, 1, 1);
+}
+
+TEST(Sort, Ascending) {
+  check_search("sort", "dim=-1 descending=0", true, 130, 64, 64);
+  check_search("sort.stable", "stable=1 dim=1 descending=0", true, 3, 100, 100, kB);
+}
+TEST(Sort, Descending) { check_search("sort", "dim=-1 descending=1", false, 2, 333, 333); }
+TEST(Sort, ShortRowsWithGaps) { check_search("sort", "dim=-1", true, 200, 5, 5, kF, 9); }
 
 TEST(TopK, OneVectorAndThreeDimensions) {
   GraphFixture g;
@@ -83,9 +101,7 @@ TEST(TopK, OtherFormsAreEstimated) {
     std::string scalars;
     DType dtype;
   };
-  const std::vector<Form> forms{{{4, 7}, {4, 2}, top(2), kF},
-                                {{2, 16385}, {2, 2}, top(2), kF},
-                                {{4, 16}, {4, 2}, top(2, "dim=-1 largest=0"), kF},
+  const std::vector<Form> forms{{{2, 16385}, {2, 2}, top(2), kF},
                                 {{16, 4}, {2, 4}, top(2, "dim=0"), kF},
                                 {{4, 16}, {4, 2}, top(2), DType::kInt32}};
   for (const Form& form : forms) {
@@ -96,6 +112,14 @@ TEST(TopK, OtherFormsAreEstimated) {
     EXPECT_EQ(compile(g.graph(), g.core()).estimated, std::vector<std::string>{"topk"})
         << form.scalars;
   }
+}
+
+TEST(Sort, LongRowsAreEstimated) {
+  GraphFixture g;
+  const auto x = g.input({2, 2049}), values = g.output({2, 2049}),
+             indices = g.output({2, 2049}, DType::kInt64);
+  g.node("sort", {x}, {values, indices}, "dim=-1");
+  EXPECT_EQ(compile(g.graph(), g.core()).estimated, std::vector<std::string>{"sort"});
 }
 
 }  // namespace

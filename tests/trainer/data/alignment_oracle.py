@@ -242,6 +242,7 @@ class Alignment(Case):
             fails([good, {"other": "x"}], "data.jsonl:2", "`messages`", "has other", **more)
             fails([{"input": "x", "output": ""}], "data.jsonl:1", "answer is empty", **more)
             fails([{"input": 5, "output": "y"}], "data.jsonl:1", "input: expected a text", **more)
+            fails([{"input": "x", "output": None}], "column output: expected a text, got null")
             long = {"input": "x" * 30, "output": "y"}
             fails([good, good, long], "data.jsonl:3", "has 32 tokens", "24", "keep_end", **more)
             fails([{"messages": [{"role": "user", "content": "x"}]}], "data.jsonl:1", **more)
@@ -250,6 +251,7 @@ class Alignment(Case):
                 fails([good, chat], "data.jsonl:2", "column tools: expected a list", **more)
             (self.dir / "cut.jsonl").write_text(json.dumps(good) + '\n\n{"input": \n')
             self.refused("cut.jsonl:3", "no JSON", **self.ask(self.dir / "cut.jsonl", **more))
+        self.wrong_turns(fails)
         pair = {"prompt": "p", "chosen": "c"}
         fails([pair], "data.jsonl:1", "no column `rejected`", preferences=True)
         fails([{**pair, "rejected": ""}], "data.jsonl:1", "rejected is empty", preferences=True)
@@ -263,6 +265,20 @@ class Alignment(Case):
         (self.dir / "empty.jsonl").write_text("\n")
         self.refused("holds no record", **self.ask(self.dir / "empty.jsonl"))
         self.refused("data.train_dir", "no such", **self.ask(self.dir / "nowhere.jsonl"))
+
+    def wrong_turns(self, fails):
+        user, silent = {"role": "user", "content": "x"}, {"role": "assistant", "content": ""}
+        spoken = {**silent, "content": "y"}
+        for turn, text in (
+            (silent, "turn 2: the answer is empty"),
+            ({"role": "assistant", "content": None, "tool_calls": []}, "turn 2: the answer is"),
+            ({"content": "y"}, 'turn 2: expected {role, content}, got {"content":"y"}'),
+            (5, "turn 2: expected {role, content}, got 5"),
+        ):
+            fails([{"messages": [user, turn]}], "data.jsonl:1", f"column messages: {text}")
+        fails([{"prompt": [user], "completion": [silent]}], "column completion: turn 1: the answer")
+        pair = {"prompt": [user], "chosen": [spoken], "rejected": [silent]}
+        fails([pair], "data.jsonl:1", "column rejected: turn 1: the answer", preferences=True)
 
     def test_a_template_that_forgets_is_refused_and_one_that_marks_is_not(self):
         turns = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}] * 2

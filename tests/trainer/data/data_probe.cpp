@@ -206,7 +206,7 @@ json chats(const json& ask) {
                      chat.value("add_generation_prompt", false)});
   }
   json result = json::array();
-  for (const RenderedChat& chat : chat_template.render(chats, "data.jsonl:7"))
+  for (const RenderedChat& chat : chat_template.render(chats, [] { return "data.jsonl:7"; }))
     result.push_back({{"text", chat.text}, {"generated", chat.generated}});
   return result;
 }

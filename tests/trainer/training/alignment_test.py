@@ -46,13 +46,21 @@ class OrpoOfNxdt(Formulas):
 
 
 class Alignment(Case):
-    def check(self, strategy, kind, beta=0.1):
-        weights, one = self.train(strategy, ONE)
-        expected = kind(weights, self.records, beta).train()
+    def check(self, strategy, kind, *overrides, beta=0.1, **more):
+        weights, one = self.train(strategy, ONE, *overrides)
+        expected = kind(weights, self.records, beta, **more).train()
         self.close(one, expected)
-        _, eight = self.train(strategy, EIGHT, run="eight")
+        _, eight = self.train(strategy, EIGHT, *overrides, run="eight")
         self.close(eight, expected)
         return one
+
+    def check_adapted(self, strategy, kind):
+        """Adapters of two layers in every projection of TRL's model, which PEFT adapts."""
+        names = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        peft = f"lora_rank: 4, lora_alpha: 8, lora_dropout: 0.0, target_modules: {names}"
+        return self.check(
+            f"{{{strategy}, peft: {{{peft}}}}}", kind, "model.fuse_gate_up=false", targets=names
+        )
 
     def test_sft(self):
         self.check("{sft: {packing: false}}", Sft)
@@ -67,6 +75,17 @@ class Alignment(Case):
 
     def test_orpo_of_nxdt(self):
         self.check("{orpo: {beta: 0.1, max_prompt_length: 16}}", OrpoOfNxdt)
+
+    def test_sft_of_adapters(self):
+        self.check_adapted("sft: {}", Sft)
+
+    def test_dpo_of_adapters(self):
+        steps = self.check_adapted("dpo: {kl_beta: 0.1, max_prompt_length: 16}", Dpo)
+        self.assertAlmostEqual(steps[0]["loss"], math.log(2), 6)
+        self.assertLess(steps[-1]["loss"], math.log(2) - 1e-3)
+
+    def test_orpo_of_adapters(self):
+        self.check_adapted("orpo: {beta: 0.1, max_prompt_length: 16, implementation: trl}", Orpo)
 
     def test_packing_gives_the_loss_of_each_record_alone(self):
         """All records in one global batch: packed and padded, the same labels count once."""

@@ -4,34 +4,21 @@ Environment: ALIGNMENT_PROGRAM, the program."""
 
 import unittest
 
-import peft
 import torch
-from alignment_case import EIGHT, ONE, Case, Formulas, model_of, supervised_loss
+from alignment_case import EIGHT, ONE, Case, Formulas, supervised_loss
+from peft_case import adapted_model_of
 
 ALL = "[q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj]"
 SEPARATE = "model.fuse_gate_up=false"
 BIASES = ("model.has_bias=true",)
 
 
-def peft_name(name):
-    """PEFT's name of an adapter, and whether it is ours transposed."""
-    path, part, _ = name.rsplit(".", 2)
-    if path.endswith("embed_tokens"):
-        letter = part[-1]
-        return f"base_model.model.{path}.lora_embedding_{letter}.default", letter == "A"
-    return f"base_model.model.{path}.{part}.default.weight", False
-
-
 class Peft(Formulas):
     """Supervised fine-tuning of an adapted model, whose adapters start as those of a run."""
 
     def __init__(self, weights, records, **config):
-        adapters = {name: w for name, w in weights.items() if ".lora_" in name}
-        base = model_of({name: w for name, w in weights.items() if name not in adapters})
-        config = peft.LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, **config)
-        self.model, self.records = peft.get_peft_model(base, config), records
+        self.model, self.records = adapted_model_of(weights, **config), records
         self.starts_as_base()
-        self.start(adapters)
 
     def starts_as_base(self):
         tokens = torch.arange(24).reshape(2, 12)
@@ -39,13 +26,6 @@ class Peft(Formulas):
             now = self.model(tokens).logits
             with self.model.disable_adapter():
                 torch.testing.assert_close(now, self.model(tokens).logits)
-
-    def start(self, adapters):
-        own = {n: p for n, p in self.model.named_parameters() if "lora_" in n}
-        assert len(own) == len(adapters), (sorted(own), sorted(adapters))
-        for name, weight in adapters.items():
-            theirs, transposed = peft_name(name)
-            own[theirs].data.copy_(weight.t() if transposed else weight)
 
     def step(self, places):
         return supervised_loss(self.model, [self.records[i] for i in places]), {}

@@ -7,6 +7,7 @@ import tempfile
 import torch
 from alignment_case import BATCH, EOS, STEPS, S, model_of, order
 from datasets import Dataset
+from peft_case import adapted_model_of
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -50,8 +51,12 @@ class TrlTrainer:
     kind, config, names, columns = SFTTrainer, SFTConfig, [], {"input": "prompt"}
     micro_batch = BATCH
 
-    def __init__(self, weights, records, beta):
-        self.model, self.records, self.more = model_of(weights), records, self.options(beta)
+    def __init__(self, weights, records, beta, targets=None):
+        """`targets`: of adapters; else all weights are trained."""
+        self.targets, self.records, self.more = targets, records, self.options(beta)
+        self.model = (
+            adapted_model_of(weights, target_modules=targets) if targets else model_of(weights)
+        )
 
     def options(self, beta):
         return {"beta": beta}
@@ -128,7 +133,8 @@ class Dpo(TrlTrainer):
     columns = {name: name for name in ("prompt", "chosen", "rejected")}
 
     def models(self):
-        return {"ref_model": model_of(dict(self.model.state_dict()))}
+        """With adapters the reference is the model without them."""
+        return {} if self.targets else {"ref_model": model_of(dict(self.model.state_dict()))}
 
 
 class Orpo(TrlTrainer):

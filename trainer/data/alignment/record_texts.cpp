@@ -37,6 +37,16 @@ Json without_first(const Json& messages, std::size_t count) {
   return result;
 }
 
+/// A turn of the assistant without a text, a call or a thought.
+bool says_nothing(const Json& message) {
+  const auto empty = [](const Json& value) {
+    return value.is_null() || value == "" || value.empty();
+  };
+  return std::ranges::all_of(message.items(), [&](const auto& member) {
+    return member.key() == "role" || empty(member.value());
+  });
+}
+
 std::size_t common_messages(const Json& a, const Json& b) {
   std::size_t count = 0;
   while (count < a.size() && count < b.size() && a[count] == b[count]) ++count;
@@ -87,19 +97,35 @@ const ChatTemplate& RecordTexts::chat_template(std::int64_t index) const {
 std::vector<std::string> RecordTexts::render(const std::vector<Chat>& chats,
                                              std::int64_t index) const {
   std::vector<std::string> texts;
-  for (RenderedChat& chat : chat_template(index).render(chats, where(index)))
+  for (RenderedChat& chat : chat_template(index).render(chats, [&] { return where(index); }))
     texts.push_back(std::move(chat.text));
   return texts;
 }
 
 std::string RecordTexts::text(const Json& record, const char* column, std::int64_t index) const {
-  if (!has(record, column))
+  const auto found = record.find(column);
+  if (found == record.end())
     wrong(index,
           std::string("there is no column `") + column + "`; the record has " + columns_of(record));
-  const Json& value = record.at(column);
-  if (!value.is_string())
-    wrong(index, std::string("column ") + column + ": expected a text, got " + value.type_name());
-  return value.get<std::string>();
+  if (!found->is_string())
+    wrong(index, std::string("column ") + column + ": expected a text, got " + found->type_name());
+  return found->get<std::string>();
+}
+
+const Json& RecordTexts::messages(const Json& record, const char* column,
+                                  std::int64_t index) const {
+  const Json& messages = record.at(column);
+  const std::string name = std::string("column ") + column;
+  if (!messages.is_array()) wrong(index, name + ": expected a list of {role, content}");
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Json& message = messages[i];
+    const std::string turn = name + ": turn " + std::to_string(i + 1);
+    if (!message.is_object() || !has(message, "role"))
+      wrong(index, turn + ": expected {role, content}, got " + terminal_line(message.dump()));
+    if (message.at("role") == "assistant" && says_nothing(message))
+      wrong(index, turn + ": the answer is empty, so that nothing would be learned from it");
+  }
+  return messages;
 }
 
 /// `tools`: a list, or its JSON as a text, for columns of one type.
@@ -114,39 +140,40 @@ Json RecordTexts::tools(const Json& record, std::int64_t index) const {
 }
 
 AnsweredText RecordTexts::turns(const Json& messages, const Json& tools, std::int64_t index) const {
-  if (!messages.is_array()) wrong(index, "column messages: expected a list of {role, content}");
   std::vector<Chat> chats = {{messages, tools, false}};
   for (std::size_t i = 0; i < messages.size(); ++i) {
-    if (!messages[i].is_object() || messages[i].value("role", Json()) != "assistant") continue;
+    if (messages[i].at("role") != "assistant") continue;
     chats.push_back({joined(messages, i), tools, true});
     chats.push_back({joined(messages, i + 1), tools, false});
   }
   if (chats.size() == 1) wrong(index, "column messages: no turn is of the assistant");
+  const auto rendered = chat_template(index).render(chats, [&] { return where(index); });
+  const std::string& whole = rendered[0].text;
   // A template that marks the answers itself may write earlier turns differently.
-  const RenderedChat whole = chat_template(index).render({chats[0]}, where(index)).at(0);
-  if (!whole.generated.empty()) return {cut(whole.text, whole.generated), true};
-  const auto texts = render({chats.begin() + 1, chats.end()}, index);
+  if (!rendered[0].generated.empty()) return {cut(whole, rendered[0].generated), true};
   std::vector<std::pair<std::size_t, std::size_t>> answers;
-  for (std::size_t i = 0; i < texts.size(); i += 2) {
-    if (!texts[i + 1].starts_with(texts[i]) || !whole.text.starts_with(texts[i + 1]))
+  for (std::size_t i = 1; i < rendered.size(); i += 2) {
+    const std::string &before = rendered[i].text, &after = rendered[i + 1].text;
+    if (!after.starts_with(before) || !whole.starts_with(after))
       wrong(index,
             "the chat template writes answer " + std::to_string(i / 2 + 1) +
                 " differently when more turns follow, so that its place is unknown: mark answers "
                 "in the template by {% generation %}, or give `prompt` and `completion`");
-    answers.emplace_back(texts[i].size(), texts[i + 1].size());
+    answers.emplace_back(before.size(), after.size());
   }
-  return {cut(whole.text, answers), true};
+  return {cut(whole, answers), true};
 }
 
 AnsweredText RecordTexts::answered(std::int64_t index) const {
   const Json record = records_->record(index);
   AnsweredText result;
   if (has(record, "messages")) {
-    result = turns(record.at("messages"), tools(record, index), index);
+    result = turns(messages(record, "messages", index), tools(record, index), index);
   } else if (has(record, "prompt") && record.at("prompt").is_array()) {
     if (!has(record, "completion") || !record.at("completion").is_array())
       wrong(index, "column prompt is a list of messages: expected one in column completion");
-    const Json &prompt = record.at("prompt"), &completion = record.at("completion");
+    const Json &prompt = messages(record, "prompt", index),
+               &completion = messages(record, "completion", index);
     const auto texts = render({{prompt, tools(record, index), true},
                                {joined(prompt, prompt.size(), completion), tools(record, index)}},
                               index);
@@ -179,10 +206,10 @@ PreferenceText RecordTexts::preference(std::int64_t index) const {
   if (has(record, "chosen") && record.at("chosen").is_array()) {
     if (!has(record, "rejected") || !record.at("rejected").is_array())
       wrong(index, "column chosen is a list of messages: expected one in column rejected");
-    Json chosen = record.at("chosen"), rejected = record.at("rejected"), prompt;
+    Json chosen = messages(record, "chosen", index), rejected = messages(record, "rejected", index),
+         prompt;
     if (has(record, "prompt")) {
-      prompt = record.at("prompt");
-      if (!prompt.is_array()) wrong(index, "column prompt: expected a list of messages");
+      prompt = messages(record, "prompt", index);
     } else {
       const std::size_t shared = common_messages(chosen, rejected);
       prompt = joined(chosen, shared);

@@ -57,6 +57,9 @@ class RecordTexts {
                                    std::int64_t index) const;
   [[nodiscard]] const ChatTemplate& chat_template(std::int64_t index) const;
   [[nodiscard]] std::string text(const Json& record, const char* column, std::int64_t index) const;
+  /// Those of a column, each with a role, none of them an answer that says nothing.
+  [[nodiscard]] const Json& messages(const Json& record, const char* column,
+                                     std::int64_t index) const;
   [[noreturn]] void wrong(std::int64_t index, const std::string& what) const;
 
   std::shared_ptr<const RecordFile> records_;

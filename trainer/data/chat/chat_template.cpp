@@ -107,18 +107,20 @@ void ChatTemplate::start(Variant& variant) const {
                                  : "the chat template does not parse: " + terminal_line(why)));
 }
 
-json ChatTemplate::ask(Variant& variant, const std::string& line, const std::string& where) const {
+json ChatTemplate::ask(Variant& variant, const std::string& line,
+                       const std::function<std::string()>& where) const {
   if (variant.child == nullptr) start(variant);
   std::string answer;
   const auto end = variant.child->ask(line, limit_, answer);
   if (end == TemplateChild::End::kAnswered) {
     json document = json::parse(answer, nullptr, /*allow_exceptions=*/false);
     if (document.is_object() && document.contains("chats")) return document;
-    throw ConfigError(where + ": the chat template of " + variant.file + " refuses this record: " +
+    throw ConfigError(where() + ": the chat template of " + variant.file +
+                      " refuses this record: " +
                       terminal_line(document.is_object() ? document.value("error", "") : answer));
   }
   variant.child.reset();
-  throw ConfigError(where + ": the chat template of " + variant.file +
+  throw ConfigError(where() + ": the chat template of " + variant.file +
                     (end == TemplateChild::End::kTooLate
                          ? " did not end within " + std::to_string(limit_.count()) +
                                " ms for this record: correct the template"
@@ -127,7 +129,7 @@ json ChatTemplate::ask(Variant& variant, const std::string& line, const std::str
 }
 
 std::vector<RenderedChat> ChatTemplate::render(const std::vector<Chat>& chats,
-                                               const std::string& where) const {
+                                               const std::function<std::string()>& where) const {
   ordered_json request;
   bool tools = false;
   for (const Chat& chat : chats) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -38,10 +39,10 @@ class ChatTemplate {
   explicit ChatTemplate(const std::string& tokenizer, std::chrono::milliseconds limit = kLimit);
   ~ChatTemplate();
 
-  /// `where` names the record in errors. Throws ConfigError: the template does not parse, raises an
-  /// error for these messages, or does not end within the limit.
+  /// `where` names the record in errors, and is asked only then. Throws ConfigError: the template
+  /// does not parse, raises an error for these messages, or does not end within the limit.
   [[nodiscard]] std::vector<RenderedChat> render(const std::vector<Chat>& chats,
-                                                 const std::string& where) const;
+                                                 const std::function<std::string()>& where) const;
 
  private:
   /// A template and the process that renders it, started when it is first used.
@@ -52,7 +53,7 @@ class ChatTemplate {
   void read(const std::string& directory);
   void start(Variant& variant) const;
   [[nodiscard]] nlohmann::json ask(Variant& variant, const std::string& line,
-                                   const std::string& where) const;
+                                   const std::function<std::string()>& where) const;
 
   std::chrono::milliseconds limit_;
   nlohmann::json special_;  ///< {"bos_token": "<s>", …}

@@ -144,6 +144,11 @@ bool is_record_file(const fs::path& path) {
          extension == ".parquet";
 }
 
+bool is_compressed(const fs::path& path) {
+  constexpr const char* kEndings[] = {".gz", ".zst", ".bz2", ".xz", ".zip"};
+  return std::ranges::find(kEndings, path.extension().string()) != std::end(kEndings);
+}
+
 std::unique_ptr<const RecordFile> open_file(const std::string& path) {
   const std::string extension = fs::path(path).extension().string();
   if (extension == ".arrow") return open_arrow_records(path);
@@ -187,8 +192,8 @@ std::unique_ptr<const RecordFile> open_records(const std::string& path, const st
       throw ConfigError(key + ": " + path + ": " + why);
     if (!is_record_file(path))
       throw ConfigError(key + ": " + path +
-                        ": records are read from .jsonl, .json, .arrow and .parquet files: "
-                        "rename it, or convert it");
+                        ": records are read from .jsonl, .json, .arrow and .parquet files: " +
+                        (is_compressed(path) ? "decompress it" : "rename it, or convert it"));
     records = open_file(path);
   }
   if (records->num_records() == 0) throw ConfigError(key + ": " + path + ": it holds no record");

@@ -18,9 +18,11 @@ struct Pair {
         rejected(both.narrow(0, both.size(0) / 2, both.size(0) / 2)) {}
 };
 
-/// log sigmoid, which does not overflow.
+/// log sigmoid, which does not overflow: min(x, 0) − log(1 + e^−|x|). Its derivative at zero, where
+/// DPO starts, is a half: that of x − |x| there, and not of a minimum.
 at::Tensor log_of_sigmoid(const at::Tensor& x) {
-  return x.clamp_max(0) - x.abs().neg().exp().log1p();
+  const at::Tensor size = x.abs();
+  return (x - size) * 0.5 - size.neg().exp().log1p();
 }
 
 at::Tensor summed(const at::Tensor& input, const ParallelGroup& group, std::source_location where) {
