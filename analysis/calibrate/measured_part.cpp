@@ -89,6 +89,8 @@ double time_us(PartKind kind, const MeasurementRow& row, const std::filesystem::
   if (kind != PartKind::kKernel)
     row.problem("profile", "only a kernel's time comes from a profile: expected time_us");
   if (!row.text("time_us").empty()) row.problem("profile", "expected time_us or profile, got both");
+  if (row.text("what").find("measured=benchmark") != std::string::npos)
+    row.problem("profile", "is the time on the device: expected no measured=benchmark");
   return time_of_profile(row, folder);
 }
 
@@ -99,8 +101,10 @@ std::string_view name(PartKind kind) { return kind == PartKind::kKernel ? "kerne
 MeasuredPart read_part(PartKind kind, const MeasurementRow& row,
                        const std::filesystem::path& folder, std::size_t line) {
   std::string text = row_text(kind, row);
-  if (row.nodes() > 1 && kind == PartKind::kCollective)
-    text.insert(text.size() - 1, fmt::format(", nodes: {}", row.nodes()));
+  const int nodes = row.nodes();
+  if (nodes > 1 && kind == PartKind::kKernel)
+    row.problem("nodes", "a kernel runs on one instance: expected 1, or an empty cell");
+  if (nodes > 1) text.insert(text.size() - 1, fmt::format(", nodes: {}", nodes));
   MeasuredPart part{
       kind, row.where(), row.text("what"), YamlDocument::parse(text, row.where() + ":what"), {}, 0};
   part.row.id = row.id(line);

@@ -64,7 +64,8 @@ std::string to_yaml(const Calibration& calibration) {
              "# A user's measurements as factors on simulated steps. Written by `trellis "
              "calibrate`, applied by `trellis simulate --calibration`.\n"
              "# compute: matmul, other compute, bubble, optimizer, other; communication: what the "
-             "step waits for over TP, PP and DP.\n"
+             "step waits for. basis: own, shared (both have one factor), unseen (not measured: "
+             "1).\n"
              "schema: {}\nevidence: fitted (user)\nsource: \"{}\"\nfitted_rows: {}\nheld_out_rows: "
              "{}\nbasis: {{compute: {}, communication: {}}}\nfactors: {{compute: {:.6g}, "
              "communication: {:.6g}}}\n",

@@ -276,7 +276,8 @@ TEST_F(OwnMeasurements, MistakesOfKernelsAndCollectivesAreNamed) {
                "kernel,trn1.32xlarge,matmul m=1,0,,fit\n"
                "collective,trn1.32xlarge,all_reduce rank=2,1,,fit\n"
                "collective,trn1.32xlarge,all_reduce ranks=2,,summary.json,fit\n"
-               "step,trn1.32xlarge,matmul,1,,fit\n");
+               "step,trn1.32xlarge,matmul,1,,fit\n"
+               "kernel,trn1.32xlarge,matmul m=1 measured=benchmark,,summary.json,fit\n");
   EXPECT_THAT(
       text,
       AllOf(HasSubstr("mine.csv:2:kind: expected step, kernel or collective, got 'kernl'"),
@@ -286,7 +287,8 @@ TEST_F(OwnMeasurements, MistakesOfKernelsAndCollectivesAreNamed) {
             HasSubstr("mine.csv:6:what: unknown word 'rank': a collective has dtype, lnc, ranks, "
                       "size"),
             HasSubstr("mine.csv:7:profile: only a kernel's time comes from a profile"),
-            HasSubstr("mine.csv:8:what: is of kernels and collectives")));
+            HasSubstr("mine.csv:8:what: is of kernels and collectives"),
+            HasSubstr("mine.csv:9:profile: is the time on the device")));
   Measurements measurements =
       read_measurements(write(std::string(kParts) +
                               "kernel,trn1.32xlarge,matmull m=64,1,,fit\n"
