@@ -269,5 +269,31 @@ TEST(DistCheckpoint, MetadataIsLastAndAnIncompleteFolderIsNone) {
               HasSubstr("expected a distributed checkpoint"));
 }
 
+TEST(DistCheckpoint, OneThatIsReplacedIsNoneUntilTheNewOneIsComplete) {
+  const TemporaryDirectory folder;
+  const auto save = [](runtime::RankContext& rank, DistCheckpoint& checkpoint) {
+    checkpoint.save(rank, {{"a", shard("a", at::ones({2}), {})}});
+  };
+  const auto load = [](runtime::RankContext& rank, DistCheckpoint& checkpoint) {
+    StateDict state{{"a", shard("a", at::zeros({2}), {})}};
+    checkpoint.load(rank, state);
+  };
+  run(folder.path(), 1, save);
+  const Place place = open_place(folder.path().string());
+  place.storage->faults().set_hook([](const FaultPoint& point) {
+    const bool is_rename = point.kind == FaultPoint::Kind::kRename;
+    if (is_rename && point.path.ends_with("common.pt")) throw OutputError("disk on fire");
+  });
+  DistCheckpoint again(place, 1);
+  EXPECT_THAT(error_of([&] {
+                runtime::run_ranks({}, [&](runtime::RankContext& rank) { save(rank, again); });
+              }),
+              HasSubstr("disk on fire"));
+  EXPECT_THAT(error_of([&] { run(folder.path(), 1, load); }),
+              HasSubstr("expected a distributed checkpoint"));
+  run(folder.path(), 1, save);
+  run(folder.path(), 1, load);
+}
+
 }  // namespace
 }  // namespace trellis::checkpoint::distributed_test

@@ -107,7 +107,10 @@ void DistCheckpoint::save(runtime::RankContext& rank, const StateDict& state, bo
   for (auto& [name, built] : built_of(state)) take(std::move(built));
   own.common = common_of(state);
   rank.host_barrier(kStorageTimeout);
-  if (rank.rank() == 0) make_plan(parallel);
+  if (rank.rank() == 0) {
+    make_plan(parallel);
+    unmark();
+  }
   rank.host_barrier(kStorageTimeout);
   write(rank.rank());
   rank.host_barrier(kStorageTimeout);
@@ -137,6 +140,12 @@ void DistCheckpoint::make_plan(bool parallel) {
   std::vector<Transfer> list;
   for (auto& [id, transfer] : transfers) list.push_back(std::move(transfer));
   plan_ = distribute(std::move(list));
+}
+
+/// A checkpoint that is there is none from its first file on that is replaced.
+void DistCheckpoint::unmark() {
+  if (folder_.has(megatron::kMetadataFile))
+    folder_.storage->remove_file(join_path(folder_.path, megatron::kMetadataFile));
 }
 
 void DistCheckpoint::write(int rank) {

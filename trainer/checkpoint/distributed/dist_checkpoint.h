@@ -36,8 +36,8 @@ class DistCheckpoint {
   DistCheckpoint& operator=(const DistCheckpoint&) = delete;
 
   /// `parallel`: shards of which several ranks have copies are shared out among these; else the
-  /// main replica writes. The content is the same. Throws ConfigError: shards that do not cover
-  /// each tensor once, with the count tensor; OutputError.
+  /// main replica writes. The content is the same. A checkpoint that is there is replaced. Throws
+  /// ConfigError: shards that do not cover each tensor once, with the count tensor; OutputError.
   void save(runtime::RankContext& rank, const StateDict& state, bool parallel = true);
   /// Each chunk is read by one rank that needs it. `strictness`: one of Megatron's eight modes;
   /// what it returns is the result. Throws ConfigError: no complete checkpoint, another shape
@@ -51,6 +51,7 @@ class DistCheckpoint {
   struct Part;
   [[nodiscard]] Part& part_of(const runtime::RankContext& rank);
   void make_plan(bool parallel);
+  void unmark();
   void write(int rank);
   void finish();
   void open();
