@@ -69,10 +69,14 @@ class Entries {
                       {{grid.row_stride, count(s.per)}, {grid.column_stride, count(columns())}},
                       Index(grid.view.offset) + first * grid.row_stride);
   }
-  [[nodiscard]] Ref loaded(Phase& phase, const Grid& grid, const Span& s) const {
+  [[nodiscard]] Ref loaded(Phase& phase, const Grid& grid, const Span& s,
+                           const Index& first) const {
     const Ref target = tile(phase, grid.view.dtype, s);
-    phase.load(target, in_hbm(grid, s, Index(s.first)));
+    phase.load(target, in_hbm(grid, s, first));
     return target;
+  }
+  [[nodiscard]] Ref loaded(Phase& phase, const Grid& grid, const Span& s) const {
+    return loaded(phase, grid, s, Index(s.first));
   }
 
   /// int32: element of the table's buffer, after the view's offset.
@@ -168,11 +172,6 @@ class ComparedRows {
     return phase_.at(tile.tile, tile.pattern.dtype, s.partitions,
                      {{entries_.columns(), count(s.per)}, {0, count(width_)}}, Index(j));
   }
-  Ref loaded(const Grid& grid, const Index& first, const Span& s) {
-    const Ref tile = entries_.tile(phase_, grid.view.dtype, s);
-    phase_.load(tile, entries_.in_hbm(grid, s, first));
-    return tile;
-  }
 
   void replace(const Index& first, const Span& s) {
     const DType dtype = from_.view.dtype;
@@ -182,8 +181,8 @@ class ComparedRows {
     const Ref numbers =
         phase_.at(number_, DType::kFp32, s.partitions, {{0, count(s.per)}, {1, count(width_)}});
     phase_.load(data, table_rows(from_, first, s));
-    const Ref index = loaded(entries_.index(), first, s);
-    const Ref source = source_.grid ? loaded(*source_.grid, first, s) : Ref{};
+    const Ref index = entries_.loaded(phase_, entries_.index(), s, first);
+    const Ref source = source_.grid ? entries_.loaded(phase_, *source_.grid, s, first) : Ref{};
     for (std::int64_t j = 0; j < entries_.columns(); ++j) {
       phase_.tensor_tensor(AluOp::kEqual, equal, numbers, entry(index, j, s));
       phase_.tensor_tensor(AluOp::kNotEqual, other, numbers, entry(index, j, s));
