@@ -1,46 +1,24 @@
 #include "runtime/process_link.h"
 
-#include <cstring>
 #include <utility>
 
-#include <ATen/ops/empty.h>
 #include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
 #include "runtime/gloo_backend.h"
+#include "runtime/gloo_channel.h"
+#include "runtime/local_channel.h"
 
 namespace trellis::runtime {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::chrono::hours kNever(24 * 365);
-/// A message is one block of this many bytes, which most fit in, and the rest.
-constexpr std::size_t kBlock = 2048;
-constexpr std::size_t kAlignment = 64;
 /// Of the store: it closes the connection of who sends 8 MiB at once.
 constexpr std::size_t kLargestValue = std::size_t{4} << 20;
 constexpr const char* kGoodbye = "goodbye";
-
-/// In front of a message.
-struct Head {
-  std::uint64_t what = 0;  ///< bytes of the description
-  std::uint64_t data = 0;  ///< bytes of data
-  [[nodiscard]] std::size_t data_begin() const {
-    return (sizeof(Head) + what + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  [[nodiscard]] std::size_t total() const { return data_begin() + data; }
-};
-
-at::Tensor bytes_tensor(std::size_t size) {
-  return at::empty({static_cast<std::int64_t>(size)}, at::kByte);
-}
-
-std::byte* begin_of(const at::Tensor& tensor) {
-  return reinterpret_cast<std::byte*>(tensor.data_ptr<std::uint8_t>());
-}
 
 std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
@@ -80,8 +58,7 @@ ProcessLink::ProcessLink(const Launch& launch, std::chrono::milliseconds patienc
       sending_(static_cast<std::size_t>(launch.processes)),
       gone_(static_cast<std::size_t>(launch.processes)) {
   check_identity(identity);
-  const auto gloo_store = c10::make_intrusive<c10d::PrefixStore>("gloo", store_);
-  gloo_ = new_gloo_backend(gloo_store, launch.process, launch.processes, patience, launch.address);
+  connect(patience);
 }
 
 ProcessLink::~ProcessLink() { close(); }
@@ -112,6 +89,30 @@ void ProcessLink::check_identity(const std::vector<std::pair<std::string, std::s
                         ": start all with the same program, file and overrides");
     }
   }
+}
+
+void ProcessLink::connect(std::chrono::milliseconds patience) {
+  LocalMeeting meeting(processes());
+  const auto key = [](int process) { return "host/" + std::to_string(process); };
+  const std::string host = LocalMeeting::host();
+  store_->set(key(process()), bytes_of(json{host, meeting.address()}.dump()));
+  std::map<int, std::string> local;
+  std::vector<int> remote;
+  for (int other = 0; other < processes(); ++other) {
+    if (other == process()) continue;
+    const json theirs = json::parse(store_->get(key(other)));
+    if (!host.empty() && theirs.at(0) == host) {
+      local[other] = theirs.at(1);
+    } else {
+      remote.push_back(other);
+    }
+  }
+  channels_ = meeting.meet(process(), local, patience);
+  // Whether there are several hosts is the same everywhere: Gloo's members are all processes.
+  if (remote.empty()) return;
+  const auto gloo_store = c10::make_intrusive<c10d::PrefixStore>("gloo", store_);
+  const auto gloo = new_gloo_backend(gloo_store, process(), processes(), patience, launch_.address);
+  for (const int other : remote) channels_[other] = std::make_unique<GlooChannel>(gloo, other);
 }
 
 std::string ProcessLink::from_first(const std::string& name, const std::string& said) {
@@ -168,68 +169,37 @@ bool ProcessLink::is_raised(const std::string& name) { return store_->check({nam
 
 void ProcessLink::listen(Listener listener) {
   listener_ = std::move(listener);
-  for (int other = 0; other < processes(); ++other) {
-    if (other != process()) receivers_.emplace_back([this, other] { receive_from(other); });
-  }
+  for (const auto& [other, channel] : channels_)
+    receivers_.emplace_back([this, other = other] { receive_from(other); });
 }
 
-void ProcessLink::send(int process, const json& what, const std::vector<Bytes>& data) {
-  const std::vector<std::uint8_t> description = json::to_cbor(what);
-  Head head{description.size(), 0};
-  for (const auto& [begin, size] : data) head.data += size;
-  const at::Tensor message = bytes_tensor(std::max(kBlock, head.total()));
-  std::byte* place = begin_of(message);
-  std::memcpy(place, &head, sizeof head);
-  std::memcpy(place + sizeof head, description.data(), description.size());
-  place += head.data_begin();
-  for (const auto& [begin, size] : data) {
-    std::memcpy(place, begin, size);
-    place += size;
-  }
-  if (gone_[static_cast<std::size_t>(process)]) return;
-  const std::lock_guard lock(sending_[static_cast<std::size_t>(process)]);
-  const auto size = static_cast<std::int64_t>(kBlock);
-  try {
-    std::vector<at::Tensor> first{message.narrow(0, 0, size)};
-    gloo_->send(first, process, 0)->wait(kNever);
-    if (message.numel() == size) return;
-    std::vector<at::Tensor> rest{message.narrow(0, size, message.numel() - size)};
-    gloo_->send(rest, process, 0)->wait(kNever);
-  } catch (const std::exception& error) {
-    note_lost(process, error.what());
+void ProcessLink::send(const std::set<int>& processes, const json& what,
+                       std::vector<Outgoing::Bytes> data) {
+  const Outgoing message(what, std::move(data));
+  for (const int process : processes) {
+    if (gone_[static_cast<std::size_t>(process)]) continue;
+    const std::lock_guard lock(sending_[static_cast<std::size_t>(process)]);
+    try {
+      channels_.at(process)->send(message);
+    } catch (const std::exception& error) {
+      note_lost(process, error.what());
+    }
   }
 }
 
 void ProcessLink::send_to_all(const json& what) {
-  for (int other = 0; other < processes(); ++other) {
-    if (other != process()) send(other, what, {});
-  }
+  std::set<int> others;
+  for (const auto& [other, channel] : channels_) others.insert(other);
+  send(others, what, {});
 }
 
 void ProcessLink::receive_from(int process) {
-  const auto size = static_cast<std::int64_t>(kBlock);
+  Channel& channel = *channels_.at(process);
   try {
     while (true) {
-      at::Tensor message = bytes_tensor(kBlock);
-      std::vector<at::Tensor> first{message};
-      gloo_->recv(first, process, 0)->wait(kNever);
-      Head head;
-      std::memcpy(&head, begin_of(message), sizeof head);
-      if (head.total() > kBlock) {
-        const at::Tensor whole = bytes_tensor(head.total());
-        whole.narrow(0, 0, size).copy_(message);
-        std::vector<at::Tensor> rest{whole.narrow(0, size, whole.numel() - size)};
-        gloo_->recv(rest, process, 0)->wait(kNever);
-        message = whole;
-      }
-      const auto* text = reinterpret_cast<const std::uint8_t*>(begin_of(message)) + sizeof head;
-      const json what = json::from_cbor(text, text + head.what);
-      if (what == kGoodbye) {
-        return listener_.lost(process, "it has left the job");
-      }
-      listener_.received(process, what,
-                         message.narrow(0, static_cast<std::int64_t>(head.data_begin()),
-                                        static_cast<std::int64_t>(head.data)));
+      Incoming message = channel.receive();
+      if (message.what == kGoodbye) return listener_.lost(process, "it has left the job");
+      listener_.received(process, message.what, std::move(message.data));
     }
   } catch (const std::exception& error) {
     note_lost(process, error.what());

@@ -4,9 +4,11 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,19 +16,18 @@
 
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json_fwd.hpp>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/launch.h"
+#include "runtime/channel.h"
 
 namespace trellis::runtime {
 
-/// The processes of one job: LibTorch's TCPStore for what they agree on, its Gloo for what they
-/// send each other. Messages from one process to another arrive in their order.
+/// The processes of one job: LibTorch's TCPStore for what they agree on; for what they send each
+/// other, sockets and shared memory inside a host, LibTorch's Gloo between hosts. Messages from one
+/// process to another arrive in their order.
 class ProcessLink {
  public:
-  /// Bytes somewhere in memory.
-  using Bytes = std::pair<const std::byte*, std::size_t>;
   struct Listener {
     /// On a thread per process; must not send. `data`: uint8 [bytes], aligned for any type.
     std::function<void(int process, const nlohmann::json& what, at::Tensor data)> received;
@@ -65,21 +66,23 @@ class ProcessLink {
 
   /// Messages are received from here on. Once.
   void listen(Listener listener);
-  /// Blocks until the other has taken it. Nothing is thrown for a process that is gone.
-  void send(int process, const nlohmann::json& what, const std::vector<Bytes>& data);
+  /// The data can change when it returns. Nothing is thrown for a process that is gone.
+  void send(const std::set<int>& processes, const nlohmann::json& what,
+            std::vector<Outgoing::Bytes> data);
   void send_to_all(const nlohmann::json& what);
   /// Waits until every process closes or is gone.
   void close();
 
  private:
   void check_identity(const std::vector<std::pair<std::string, std::string>>& identity);
+  void connect(std::chrono::milliseconds patience);
   void receive_from(int process);
   void meet(const std::string& where);
   void note_lost(int process, const std::string& why);
 
   Launch launch_;
   c10::intrusive_ptr<c10d::Store> store_;
-  c10::intrusive_ptr<c10d::Backend> gloo_;
+  std::map<int, std::unique_ptr<Channel>> channels_;  ///< by process
   Listener listener_;
   std::vector<std::mutex> sending_;      ///< by process
   std::vector<std::atomic<bool>> gone_;  ///< by process

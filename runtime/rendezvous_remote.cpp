@@ -40,8 +40,8 @@ json places_of(const std::vector<Piece>& pieces) {
   return places;
 }
 
-std::vector<ProcessLink::Bytes> bytes_of(const std::vector<Piece>& pieces, c10::ScalarType dtype) {
-  std::vector<ProcessLink::Bytes> bytes;
+std::vector<Outgoing::Bytes> bytes_of(const std::vector<Piece>& pieces, c10::ScalarType dtype) {
+  std::vector<Outgoing::Bytes> bytes;
   for (const Piece& piece : pieces)
     bytes.emplace_back(piece.data,
                        static_cast<std::size_t>(piece.length) * c10::elementSize(dtype));
@@ -98,12 +98,11 @@ void Rendezvous::announce_side(const Group& group, int member, std::uint64_t seq
                      {"input_splits", side.input_splits},
                      {"output_splits", side.output_splits},
                      {"inputs", places_of(side.buffers.inputs)}};
-  const auto bytes = bytes_of(side.buffers.inputs, side.call.dtype);
-  for (const int process : processes) link_->send(process, what, bytes);
+  link_->send(processes, what, bytes_of(side.buffers.inputs, side.call.dtype));
 }
 
 void Rendezvous::announce_message(const Group& group, const Message& message) {
-  link_->send(process_of(message.receiver),
+  link_->send({process_of(message.receiver)},
               {{"kind", "message"},
                {"group", to_json(*group.info)},
                {"sender", message.sender},

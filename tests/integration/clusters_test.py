@@ -134,7 +134,8 @@ PartitionName=test Nodes={host} Default=YES MaxTime=INFINITE State=UP
 
 
 class Namespaces(ClusterCase):
-    """Two nodes: no loopback between them, each with its own interface."""
+    """Two nodes: no loopback between them, each with its own interface. Two processes on each: they
+    reach each other by sockets and shared memory, those of the other node by Gloo."""
 
     def setUp(self):
         super().setUp()
@@ -152,6 +153,8 @@ class Namespaces(ClusterCase):
         )
 
     def make_nodes(self):
+        if not os.path.ismount("/run/netns"):  # `ip` mounts it, and leaves it
+            self.addCleanup(subprocess.run, ["umount", "/run/netns"], stderr=subprocess.DEVNULL)
         for node in self.nodes:
             self.ip("netns", "add", node)
             self.addCleanup(subprocess.run, ["ip", "netns", "del", node], env={"PATH": PATH})
@@ -165,12 +168,12 @@ class Namespaces(ClusterCase):
 
     def test_two_nodes_equal_threads(self):
         port, jobs = free_port(), []
-        for process, node in enumerate(self.nodes):
+        for process, node in enumerate(node for node in self.nodes for _ in range(2)):
             env = {
                 **os.environ,
                 "TRELLIS_CACHE": "off",
                 "RANK": str(process),
-                "WORLD_SIZE": "2",
+                "WORLD_SIZE": "4",
                 "MASTER_ADDR": "10.77.0.1",
                 "MASTER_PORT": str(port),
                 "GLOO_SOCKET_IFNAME": "eth0",
