@@ -36,8 +36,9 @@ struct SocketHead {
                            (errno == 0 ? "connection closed by peer" : std::strerror(errno)));
 }
 
-/// Sends all of `parts`, with the descriptor unless it is −1.
-void send_all(int socket, std::vector<iovec> parts, int descriptor) {
+/// Sends all of `parts`, with the descriptor unless it is −1. False: too many descriptors are under
+/// way, and nothing was sent.
+bool send_all(int socket, std::vector<iovec> parts, int descriptor) {
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   std::size_t first = 0;
   while (first < parts.size()) {
@@ -55,14 +56,16 @@ void send_all(int socket, std::vector<iovec> parts, int descriptor) {
     }
     const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno == ETOOMANYREFS) return false;
     if (sent < 0) throw_gone("send");
     descriptor = -1;
     auto left = static_cast<std::size_t>(sent);
     while (first < parts.size() && left >= parts[first].iov_len) left -= parts[first++].iov_len;
-    if (first == parts.size()) break;
+    if (first == parts.size()) return true;
     parts[first].iov_base = static_cast<char*>(parts[first].iov_base) + left;
     parts[first].iov_len -= left;
   }
+  return true;
 }
 
 iovec part(const void* begin, std::size_t size) { return {const_cast<void*>(begin), size}; }
@@ -135,17 +138,16 @@ void LocalChannel::send(const Outgoing& message) {
   SocketHead head{message.what().size(), message.data_size(), false};
   std::vector<iovec> parts = {part(&head, sizeof head),
                               part(message.what().data(), message.what().size())};
-  const SharedBytes* const shared =
-      message.data_size() > kMostInSocket ? message.shared() : nullptr;
-  if (shared != nullptr) {
+  if (message.data_size() > kMostInSocket && message.shared() != nullptr) {
     head.is_shared = true;
-    return send_all(socket_, std::move(parts), shared->descriptor());
+    if (send_all(socket_, parts, message.shared()->descriptor())) return;
+    head.is_shared = false;
   }
   std::vector<std::byte> data;  // one part: a call takes a limited number
   data.reserve(message.data_size());
   for (const auto& [begin, size] : message.data()) data.insert(data.end(), begin, begin + size);
   parts.push_back(part(data.data(), data.size()));
-  send_all(socket_, std::move(parts), -1);
+  (void)send_all(socket_, std::move(parts), -1);
 }
 
 Incoming LocalChannel::receive() {
@@ -153,6 +155,9 @@ Incoming LocalChannel::receive() {
   const int descriptor = receive_all(socket_, &head, sizeof head);
   std::vector<std::uint8_t> what(head.what);
   receive_all(socket_, what.data(), what.size());
+  if (head.is_shared && descriptor < 0)
+    throw std::runtime_error(
+        "this process has no file descriptor left for bytes of another: raise `ulimit -n`");
   if (head.is_shared)
     return {nlohmann::json::from_cbor(what), SharedBytes::map(descriptor, head.data)};
   at::Tensor data = at::empty({static_cast<std::int64_t>(head.data)}, at::kByte);
@@ -194,7 +199,7 @@ std::unique_ptr<Channel> connect_to(int process, int other, const std::string& n
   if (::connect(socket, reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
       !is_same_user(socket))
     throw_missing(other, std::strerror(errno));
-  send_all(socket, {part(&process, sizeof process)}, -1);
+  (void)send_all(socket, {part(&process, sizeof process)}, -1);
   return channel;
 }
 

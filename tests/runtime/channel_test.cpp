@@ -1,10 +1,12 @@
 // Messages between two processes: both ends are in this one, each on its own threads.
 #include "runtime/channel.h"
 
+#include <sys/resource.h>
+
 #include <cstring>
 #include <future>
 #include <map>
-#include <numeric>
+#include <thread>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -117,6 +119,26 @@ TEST(LocalChannel, TheEndOfTheOtherProcessIsAnError) {
   EXPECT_EQ(ends.a->receive().what, "last");
   EXPECT_ANY_THROW((void)ends.a->receive());
   EXPECT_ANY_THROW(ends.a->send(Outgoing("too late", {})));
+}
+
+TEST(LocalChannel, ABurstOfLargeMessagesNeedsNoMoreDescriptorsThanThereAre) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit few{64, limit.rlim_max};
+  const Ends ends = local_ends();
+  const auto data = bytes(70000, 1);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const auto sent = std::async([&] {
+    for (int i = 0; i < 300; ++i)
+      ends.a->send(Outgoing({{"number", i}}, {{data.data(), data.size()}}));
+  });
+  std::this_thread::sleep_for(100ms);  // the messages wait in the socket
+  for (int i = 0; i < 300; ++i) {
+    const Incoming message = ends.b->receive();
+    ASSERT_EQ(message.what.at("number"), i);
+    ASSERT_TRUE(holds(message.data, data));
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
 TEST(LocalMeeting, ThreeMeet) {
