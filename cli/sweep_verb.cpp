@@ -11,6 +11,7 @@
 #include "cli/number_range.h"
 #include "cli/output_files.h"
 #include "cli/parquet_file.h"
+#include "cli/shard_of_launch.h"
 #include "analysis/sweep/runner.h"
 #include "analysis/sweep/sweep_output.h"
 #include "analysis/sweep/sweep_page.h"
@@ -64,13 +65,8 @@ void sweep(SweepOptions& options) {
     throw ConfigError(
         "which configuration? Expected `trellis sweep CONFIG --nodes N`, or `trellis sweep merge "
         "DIR…`");
-  if (!options.shard.empty()) {
-    if (options.out.empty())
-      throw ConfigError("--shard " + options.shard +
-                        ": a part is of use only with its journal: give --out DIR too, which "
-                        "`trellis sweep merge` reads");
-    options.run.shard = analysis::parse_shard(options.shard);
-  }
+  take_shard_of_launch("sweep", options.shard, options.out);
+  if (!options.shard.empty()) options.run.shard = parse_shard(options.shard);
   if (options.request.fast && !options.out.empty())
     throw ConfigError(
         "--fast: its estimates are not kept in a journal: leave out --out and --shard");

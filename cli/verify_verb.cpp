@@ -2,16 +2,51 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/error.h"
 #include "cli/load_trainer.h"
 #include "cli/machine.h"
+#include "cli/not_empty.h"
 #include "cli/number_range.h"
 #include "cli/rank_options.h"
+#include "cli/shard_of_launch.h"
 #include "cli/verbs.h"
 #include "trainer/verify/verify_request.h"
 
 namespace trellis::cli {
 
 using trainer::VerifyRequest;
+
+namespace {
+
+constexpr const char* kJson =
+    "print the result as one JSON document on stdout (schema trellis.verify/1)";
+
+void add_parts(CLI::App& verb, VerifyRequest& request) {
+  verb.add_option("--out", request.out,
+                  "folder for the journal: the same command goes on where it was cut off")
+      ->type_name("DIR")
+      ->check(not_empty("a folder"));
+  verb.add_option("--shard", request.shard,
+                  "i/n: the i-th of n parts of the layouts, for job arrays; merged by `trellis "
+                  "verify merge`")
+      ->type_name("i/n")
+      ->check(not_empty("i/n"));
+}
+
+void add_verify_merge(CLI::App& verb, int& exit_code) {
+  CLI::App* merge = verb.add_subcommand("merge", "one result from the journals of all shards");
+  auto request = std::make_shared<VerifyRequest>();
+  merge
+      ->add_option("folders", request->merge,
+                   "folders that `trellis verify --shard i/n --out` wrote")
+      ->required();
+  merge->add_flag("--json", request->json, kJson);
+  merge->callback([request, &exit_code] {
+    exit_code = call_trainer<trellis_trainer_verify_fn>("trellis_trainer_verify", request.get());
+  });
+}
+
+}  // namespace
 
 void add_verify(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand(
@@ -20,8 +55,7 @@ void add_verify(CLI::App& app, int& exit_code) {
   auto request = std::make_shared<VerifyRequest>();
   request->instance.clear();
   verb->add_option("config", request->config_file,
-                   "NxDT YAML; make the model small with overrides, its layers stay what they are")
-      ->required();
+                   "NxDT YAML; make the model small with overrides, its layers stay what they are");
   verb->add_option("overrides", request->overrides,
                    "key.path=value, e.g. model.num_layers=4 model.hidden_size=64");
   verb->add_option("--layouts", request->layouts,
@@ -43,18 +77,27 @@ void add_verify(CLI::App& app, int& exit_code) {
   verb->add_option("--seed-bug", request->seed_bug,
                    "put a known mistake into each layout that can show it: the command must then "
                    "fail (an unknown name lists all)");
-  verb->add_flag("--json", request->json,
-                 "print the result as one JSON document on stdout (schema trellis.verify/1)");
+  add_parts(*verb, *request);
+  verb->add_flag("--json", request->json, kJson);
+  verb->require_subcommand(0, 1);
+  add_verify_merge(*verb, exit_code);
   verb->footer(
       "Examples:\n  trellis verify examples/quickstart.yaml --ranks 4\n  trellis verify "
       "examples/quickstart.yaml --layouts TP2.PP2 --ranks 8\n"
       "  trellis verify examples/quickstart.yaml --ranks 2 --seed-bug samples-overlap\n"
       "  trellis verify examples/quickstart.yaml --ranks 4 --device neuron\n"
+      "  trellis verify CONFIG --shard $SLURM_ARRAY_TASK_ID/8 --out part$SLURM_ARRAY_TASK_ID; "
+      "trellis verify merge part*\n"
       "Runs in fp64 and then in the configured precision with a tolerance derived from one rank's "
       "own rounding.\n"
       "Exit code 0: all equal; 5: one differs, and the first wrong tensor and its layer are "
       "named.");
-  verb->callback([request, &exit_code] {
+  verb->callback([verb, request, &exit_code] {
+    if (!verb->get_subcommands().empty()) return;
+    if (request->config_file.empty())
+      throw ConfigError(
+          "which configuration? Expected `trellis verify CONFIG`, or `trellis verify merge DIR…`");
+    take_shard_of_launch("verify", request->shard, request->out);
     request->instance =
         machine_of(request->config_file, request->overrides, {request->instance, 1}).instance;
     exit_code = call_trainer<trellis_trainer_verify_fn>("trellis_trainer_verify", request.get());

@@ -83,7 +83,7 @@ class Queue {
 /// its estimates leave.
 class Simulation {
  public:
-  Simulation(const SweepSpace& space, std::vector<SweepRow>& rows, Journal* journal,
+  Simulation(const SweepSpace& space, std::vector<SweepRow>& rows, SweepJournal* journal,
              Estimator* estimator, const fs::path& scratch)
       : space_(space), rows_(rows), journal_(journal), estimator_(estimator), children_(scratch) {}
 
@@ -187,7 +187,7 @@ class Simulation {
 
   const SweepSpace& space_;
   std::vector<SweepRow>& rows_;
-  Journal* journal_;
+  SweepJournal* journal_;
   Estimator* estimator_;
   ChildProcesses children_;
   std::size_t done_ = 0;
@@ -232,7 +232,7 @@ SweepResult run_sweep(const SweepRequest& request, const RunOptions& options) {
   const std::size_t jobs = options.jobs > 0 ? static_cast<std::size_t>(options.jobs)
                                             : std::max(1U, std::thread::hardware_concurrency());
   std::vector<SweepRow> all = judge(result.space, static_cast<int>(jobs));
-  std::optional<Journal> journal;
+  std::optional<SweepJournal> journal;
   if (options.out)
     journal.emplace(*options.out, result.space, options.shard, facts_of(result.space, all));
   for (SweepRow& row : all) {
@@ -256,13 +256,13 @@ SweepResult run_sweep(const SweepRequest& request, const RunOptions& options) {
 
 SweepResult merge_sweep(const std::vector<fs::path>& folders) {
   std::vector<JournalFile> journals;
-  for (const fs::path& folder : folders) journals.push_back(read_journal(folder));
+  for (const fs::path& folder : folders) journals.push_back(read_sweep_journal(folder));
   const SweepRequest request = request_of(journals.front());
   SweepResult result{open_space(request), request.top, {}, {}};
   result.rows = judge(result.space, 0);
   apply_all(merge_journals(journals, facts_of(result.space, result.rows)),
             journals.front().file.string(), result.rows);
-  const std::size_t shards = parse_shard(journals.front().header.at("shard")).count;
+  const std::size_t shards = parse_shard(journals.front().head.at("shard")).count;
   if (const std::size_t open = settle(result.rows, result.top); open > 0) {
     const auto first =
         std::find_if(result.rows.begin(), result.rows.end(),

@@ -232,6 +232,10 @@ FORMATS = {
         "how far predictions of published steps are off: the source of ranges",
     ),
     "trellis.verify/1": ("`trellis verify --json`", "each layout compared with one rank"),
+    "trellis.verify_journal/1": (
+        "the folder of a verification",
+        "layouts that are done, so that a verification resumes",
+    ),
 }
 LITERAL = re.compile(r"\"(trellis\.[a-z_]+/\d+)\"")
 FOLDERS = ("base", "sim", "device", "runtime", "trainer", "analysis", "cli")

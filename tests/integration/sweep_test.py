@@ -520,6 +520,25 @@ class Sweeps(Case):
         merged = self.sweep("merge", "part2", "part1")
         self.assertEqual({**merged, "space": None}, {**self.document, "space": None})
 
+    def test_processes_of_a_launcher_take_the_part_of_their_number(self):
+        for rank in range(2):
+            names = {
+                "RANK": rank,
+                "WORLD_SIZE": 2,
+                "MASTER_ADDR": "localhost",
+                "MASTER_PORT": 29512,
+            }
+            done = subprocess.run(
+                [TRELLIS, "sweep", *map(str, FEW), "--out", "launched"],
+                capture_output=True,
+                text=True,
+                cwd=self.dir,
+                env={**os.environ, **{name: str(value) for name, value in names.items()}},
+            )
+            self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+        merged = self.sweep("merge", "launched/1-of-2", "launched/2-of-2")
+        self.assertEqual({**merged, "space": None}, {**self.document, "space": None})
+
     def test_bad_input(self):
         self.fails(2, text="which configuration?")
         self.fails(2, QUICKSTART, "--only", "tpp=1", text="did you mean `tp`?")

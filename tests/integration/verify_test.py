@@ -8,6 +8,8 @@ import pathlib
 import subprocess
 import unittest
 
+from cli_case import Case
+
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
 LLAMA = SOURCE / "examples/verify_llama.yaml"
@@ -63,10 +65,113 @@ BIASES = [
 ]
 
 
-def verify(*args):
+def verify(*args, environment=None, cwd=None):
     return subprocess.run(
-        [TRELLIS, "verify", *map(str, args)], capture_output=True, text=True, timeout=600
+        [TRELLIS, "verify", *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, **(environment or {})},
+        cwd=cwd,
     )
+
+
+def launched(process, processes):
+    """What torchrun says to a process."""
+    return {
+        "RANK": str(process),
+        "WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29511",
+    }
+
+
+class Shards(Case):
+    """Parts of a verification, each with a journal, and what they are together."""
+
+    COMMAND = [LLAMA, *SMALL, "--ranks", 2, "--layouts", "TP2.SP,DP2.ZeRO1", "--steps", 1]
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.whole = verify(*cls.COMMAND, "--json").stdout
+
+    def ok(self, *args, **environment):
+        result = verify(*args, environment=environment, cwd=self.dir)
+        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+        return result
+
+    def refused(self, *args, text, **environment):
+        result = verify(*args, environment=environment, cwd=self.dir)
+        self.assertEqual(result.returncode, 2, result.stderr[-3000:])
+        self.assertIn(text, result.stderr)
+
+    def run_parts(self, count):
+        for part in range(1, count + 1):
+            self.ok(*self.COMMAND, "--shard", f"{part}/{count}", "--out", f"parts/{part}")
+
+    def merged(self, folder="parts"):
+        return self.ok("merge", *sorted((self.dir / folder).iterdir()), "--json").stdout
+
+    def test_merged_they_are_the_whole(self):
+        self.run_parts(3)
+        self.assertEqual(self.merged(), self.whole)
+
+    def test_a_part_that_was_cut_off_goes_on(self):
+        self.run_parts(2)
+        journal = self.dir / "parts/2/journal.jsonl"
+        lines = journal.read_text().splitlines(keepends=True)
+        kept = "".join(lines[:3]) + lines[3][:20]
+        journal.write_text(kept)
+        self.refused("merge", "parts/1", "parts/2", text="have no result yet")
+        again = self.ok(*self.COMMAND, "--shard", "2/2", "--out", "parts/2")
+        self.assertIn("the last line is torn", again.stderr)
+        self.assertTrue(journal.read_text().startswith("".join(lines[:3])))
+        self.assertEqual(self.merged(), self.whole)
+        finished = self.ok(*self.COMMAND, "--shard", "2/2", "--out", "parts/2")
+        self.assertNotIn("[1/", finished.stderr, "nothing is left to run")
+
+    def test_processes_of_a_launcher_take_the_part_of_their_number(self):
+        for process in range(2):
+            self.ok(*self.COMMAND, "--out", "parts", **launched(process, 2))
+        self.assertEqual(
+            sorted(path.name for path in (self.dir / "parts").iterdir()), ["1-of-2", "2-of-2"]
+        )
+        self.assertEqual(self.merged(), self.whole)
+        self.refused(*self.COMMAND, **launched(0, 2), text="give --out DIR")
+        self.refused(
+            *(*self.COMMAND, "--out", "x", "--shard", "1/2"),
+            **launched(0, 2),
+            text="leave it out",
+        )
+
+    def test_a_mistake_in_one_part_is_one_of_the_whole(self):
+        command = [*self.COMMAND, "--seed-bug", "samples-overlap"]
+        whole = verify(*command, "--json")
+        self.assertEqual(whole.returncode, 5, whole.stderr[-3000:])
+        for part in (1, 2):
+            verify(*command, "--shard", f"{part}/2", "--out", f"wrong/{part}", cwd=self.dir)
+        merged = verify("merge", "wrong/1", "wrong/2", "--json", cwd=self.dir)
+        self.assertEqual(merged.returncode, 5, merged.stderr[-3000:])
+        self.assertEqual(merged.stdout, whole.stdout)
+
+    def test_bad_input(self):
+        self.refused(*self.COMMAND, "--shard", "1/2", text="give --out DIR too")
+        self.refused(*self.COMMAND, "--shard", "3/2", "--out", "x", text="expected i/n")
+        self.ok(*self.COMMAND, "--shard", "1/2", "--out", "one")
+        self.refused("merge", "one", text="shard 2/2 is missing")
+        self.refused("merge", self.dir, text="no journal.jsonl there")
+        self.refused(
+            *(*self.COMMAND, "--tolerance", 1e-9, "--shard", "1/2", "--out", "one"),
+            text="the folder holds another verification: --tolerance: 1e-10 there, 1e-09 here",
+        )
+        head, rest = (self.dir / "one/journal.jsonl").read_text().split("\n", 1)
+        (self.dir / "one/journal.jsonl").write_text(head + '\n{"layout": 3}\n' + rest)
+        self.refused(
+            *(*self.COMMAND, "--shard", "1/2", "--out", "one"),
+            text="journal.jsonl:2: the journal is damaged",
+        )
+        self.refused(text="which configuration?")
 
 
 class Layouts(unittest.TestCase):

@@ -17,6 +17,7 @@
 #include "trainer/verify/seeded_bugs.h"
 #include "trainer/verify/tolerance.h"
 #include "trainer/verify/verify.h"
+#include "trainer/verify/verify_journal.h"
 
 namespace trellis::trainer {
 namespace {
@@ -41,14 +42,6 @@ void print_progress(const LayoutResult& result, int done, int of) {
             << to_string(result.layout) << ": "
             << (result.passed() ? "equal; worst " : "DIFFERS; first ")
             << text_of(result.passed() ? found.worst : *found.first_bad) << std::endl;
-}
-
-json to_json(const Deviation& deviation) {
-  return {{"what", deviation.what},
-          {"layer", deviation.layer},
-          {"error", deviation.error},
-          {"by_share", deviation.by_share},
-          {"tolerance", deviation.tolerance}};
 }
 
 json to_json(const VerifyRequest& request, const VerifyResult& result) {
@@ -209,5 +202,10 @@ int run(const VerifyRequest& request) {
 
 extern "C" __attribute__((visibility("default"))) int trellis_trainer_verify(
     const trellis::trainer::VerifyRequest* request) {
-  return trellis::trainer::guarded([request] { return trellis::trainer::run(*request); });
+  return trellis::trainer::guarded([request] {
+    if (request->merge.empty()) return trellis::trainer::run(*request);
+    trellis::trainer::VerifyRequest merged = trellis::trainer::merged_request(request->merge);
+    merged.json = request->json;
+    return trellis::trainer::run(merged);
+  });
 }

@@ -6,11 +6,16 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <set>
 
+#include <nlohmann/json.hpp>
+
+#include "base/content_hash.h"
 #include "base/error.h"
 #include "trainer/verify/in_order.h"
 #include "trainer/verify/seeded_bugs.h"
 #include "trainer/verify/tolerance.h"
+#include "trainer/verify/verify_journal.h"
 
 namespace trellis::trainer {
 namespace {
@@ -36,23 +41,28 @@ class Verification {
     result_.vocab_size = (base.model.vocab_size + unit - 1) / unit * unit;
     one_rank_.host_threads = request.host_threads;
     machine_ = world(base);
+    if (!request.shard.empty()) shard_ = parse_shard(request.shard);
+    open_journal(base);
     choose();
   }
 
   VerifyResult run(const VerifyProgress& notify) {
-    const RunNumbers expected = reference(Layout{}, "fp64");
-    const auto fixed = [this](const std::string&) { return request_.tolerance; };
     const bool in_both = result_.precision != "fp64" && result_.why_fp64_only.empty();
-    Progress progress{notify, 0, num_legal_ + (in_both ? num_without_recompute_ : 0)};
     std::vector<LayoutResult*> legal;
+    std::vector<LayoutResult> configured;
     for (LayoutResult& result : result_.layouts) {
-      if (result.why_illegal.empty()) legal.push_back(&result);
+      if (!result.why_illegal.empty()) continue;
+      legal.push_back(&result);
+      if (in_both && result.layout.recompute == Recompute::kNone)
+        configured.push_back({result.layout, result_.precision, {}, {}});
     }
-    run_side_by_side(legal, progress, [&](LayoutResult& result) {
-      result.comparison =
-          compare(numbers_of(result.layout, "fp64"), expected, kVanishingInFp64, fixed);
-    });
-    if (in_both) run_configured(expected, progress);
+    std::vector<LayoutResult*> rounded;
+    for (LayoutResult& result : configured) rounded.push_back(&result);
+    result_.derived = journal_.derived();
+    take_finished(legal);
+    take_finished(rounded);
+    run_rest(legal, rounded, notify);
+    std::ranges::move(configured, std::back_inserter(result_.layouts));
     return std::move(result_);
   }
 
@@ -82,21 +92,45 @@ class Verification {
     return config;
   }
 
+  /// What the results depend on.
+  [[nodiscard]] nlohmann::json facts_of(const RunConfig& base) const {
+    ContentHasher configuration;
+    configuration.text(base.resolved_yaml);
+    return {{"--layouts", request_.layouts},
+            {"--ranks", std::to_string(request_.ranks)},
+            {"--steps", std::to_string(request_.steps)},
+            {"--tolerance", c10::str(request_.tolerance)},
+            {"--device", request_.device},
+            {"--instance", request_.device == "cpu" ? "none" : request_.instance},
+            {"--seed-bug", request_.seed_bug.empty() ? "none" : request_.seed_bug},
+            {"hash of the resolved configuration", configuration.finish().to_string()}};
+  }
+
+  void open_journal(const RunConfig& base) {
+    if (!request_.merge.empty()) {
+      journal_ = VerifyJournal(request_, facts_of(base));
+    } else if (!request_.out.empty()) {
+      journal_ = VerifyJournal(request_, shard_, facts_of(base));
+    }
+  }
+
   void choose() {
+    std::size_t place = 0;
+    int num_legal = 0;
     for (const Layout& layout : all_layouts(request_.ranks, num_layers_, axes_)) {
       if (!filter_.chooses(layout)) continue;
       LayoutResult result{layout, "fp64", {}, {}};
       try {
         const RunConfig config = load(layout, "fp64");
         if (bug_ != nullptr && !bug_->can_show(layout, config)) continue;
-        ++num_legal_;
-        num_without_recompute_ += layout.recompute == Recompute::kNone ? 1 : 0;
+        ++num_legal;
+        if (layout.recompute == Recompute::kNone) with_zero1_.insert(layout.zero1);
       } catch (const ConfigError& error) {
         result.why_illegal = error.what();
       }
-      result_.layouts.push_back(std::move(result));
+      if (shard_.has(place++)) result_.layouts.push_back(std::move(result));
     }
-    if (num_legal_ > 0) return;
+    if (num_legal > 0) return;
     throw ConfigError(
         "--layouts " + request_.layouts + " on " + std::to_string(request_.ranks) +
         " ranks: no layout is legal for " + request_.config_file +
@@ -133,14 +167,14 @@ class Verification {
   }
 
   /// By what is compared, for layouts with ZeRO-1 or without.
-  void derive_tolerances(const Layout& layout, const RunNumbers& expected) {
-    Errors& tolerances = derived_[layout.zero1];
-    if (!tolerances.empty()) return;
+  void derive_tolerances(bool zero1, const RunNumbers& expected) {
+    Errors& tolerances = derived_[zero1];
     const double rounding = unit_roundoff(load(Layout{}, "").precision);
     std::vector<Errors> runs;
     for (int run = 0; run < kRoundingRuns; ++run) {
       const RunChanges changes = rounded_otherwise(run, rounding);
-      runs.push_back(errors_of(reference(layout, "", changes), expected, kVanishing));
+      runs.push_back(
+          errors_of(reference(Layout{.zero1 = zero1}, "", changes), expected, kVanishing));
     }
     const Errors noise = noise_of(runs);
     DerivedTolerances& all = result_.derived;
@@ -155,16 +189,41 @@ class Verification {
     }
   }
 
-  void run_configured(const RunNumbers& expected, Progress& progress) {
-    std::vector<LayoutResult> results;
-    for (const LayoutResult& one : result_.layouts) {
-      if (!one.why_illegal.empty() || one.layout.recompute != Recompute::kNone) continue;
-      results.push_back({one.layout, result_.precision, {}, {}});
-      derive_tolerances(one.layout, expected);
-    }
-    std::vector<LayoutResult*> all;
-    for (LayoutResult& result : results) all.push_back(&result);
-    run_side_by_side(all, progress, [&](LayoutResult& result) {
+  /// Leaves in `all` what the journal does not have.
+  void take_finished(std::vector<LayoutResult*>& all) {
+    std::erase_if(all, [&](LayoutResult* result) {
+      result->comparison = journal_.find(result->layout, result->precision);
+      return result->comparison.has_value();
+    });
+  }
+
+  void run_rest(const std::vector<LayoutResult*>& legal, const std::vector<LayoutResult*>& rounded,
+                const VerifyProgress& notify) {
+    if (legal.empty() && rounded.empty()) return;
+    if (!request_.merge.empty()) throw_unfinished(legal.size() + rounded.size());
+    const RunNumbers expected = reference(Layout{}, "fp64");
+    Progress progress{notify, 0, static_cast<int>(legal.size() + rounded.size())};
+    const auto fixed = [this](const std::string&) { return request_.tolerance; };
+    run_side_by_side(legal, progress, [&](LayoutResult& result) {
+      result.comparison =
+          compare(numbers_of(result.layout, "fp64"), expected, kVanishingInFp64, fixed);
+    });
+    run_configured(rounded, expected, progress);
+  }
+
+  [[noreturn]] void throw_unfinished(std::size_t count) const {
+    throw ConfigError(std::to_string(count) +
+                      " layouts have no result yet: run the unfinished shards again with their "
+                      "command, they go on");
+  }
+
+  void run_configured(const std::vector<LayoutResult*>& rounded, const RunNumbers& expected,
+                      Progress& progress) {
+    if (rounded.empty()) return;
+    result_.derived = {};  // equal in each shard, and when one goes on
+    for (const bool zero1 : with_zero1_) derive_tolerances(zero1, expected);
+    journal_.add(result_.derived);
+    run_side_by_side(rounded, progress, [&](LayoutResult& result) {
       const Errors& tolerances = derived_.at(result.layout.zero1);
       const auto derived = [&](const std::string& what) {
         const auto found = tolerances.find(what);
@@ -172,7 +231,6 @@ class Verification {
       };
       result.comparison = compare(numbers_of(result.layout, ""), expected, kVanishing, derived);
     });
-    std::ranges::move(results, std::back_inserter(result_.layouts));
   }
 
   /// What layouts compute depends on no other layout: as many as the machine takes are under way.
@@ -180,18 +238,24 @@ class Verification {
                         const std::function<void(LayoutResult&)>& run) {
     run_in_order(
         all.size(), machine_.layouts_at_once, [&](std::size_t i) { run(*all[i]); },
-        [&](std::size_t i) { progress.notify(*all[i], ++progress.done, progress.of); });
+        [&](std::size_t i) {
+          journal_.add(*all[i]);
+          progress.notify(*all[i], ++progress.done, progress.of);
+        });
   }
 
   const VerifyRequest& request_;
   LayoutFilter filter_;
   const SeededBug* bug_ = nullptr;
   ModelAxes axes_;
-  int num_layers_ = 0, num_legal_ = 0, num_without_recompute_ = 0;
+  int num_layers_ = 0;
+  Shard shard_;
+  VerifyJournal journal_;
   runtime::WorldOptions one_rank_;
   VerifyMachine machine_;
   std::mutex data_mutex_;
   std::map<int, std::shared_ptr<const DataModule>> data_by_dp_;
+  std::set<bool> with_zero1_;  ///< of the layouts of all shards that run in both precisions
   std::map<bool, Errors> derived_;
   VerifyResult result_;
 };

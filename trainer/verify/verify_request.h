@@ -20,6 +20,10 @@ struct VerifyRequest {
   std::string seed_bug;  ///< a mistake to put into every layout that can show it; "" none
   int host_threads = 0;  ///< 0: one per host core
   bool json = false;     ///< one JSON document on stdout
+  std::string out;       ///< folder of the journal; "": nothing is kept
+  std::string shard;     ///< "2/8" of the layouts, with `out`; "": all
+  /// Folders of the journals of all shards, whose result is given instead; see merged_request().
+  std::vector<std::string> merge;
 };
 
 }  // namespace trellis::trainer

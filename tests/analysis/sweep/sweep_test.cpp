@@ -375,7 +375,7 @@ TEST(SweepRows, SettleCountsWhatIsOpen) {
 }
 
 /// A journal of a small sweep, in a separate folder.
-class SweepJournal : public testing::Test {
+class Journals : public testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("trellis_sweep_test_" + std::to_string(::getpid()));
@@ -397,51 +397,52 @@ class SweepJournal : public testing::Test {
   nlohmann::json facts_ = {{"--gbs", "2"}, {"model.num_layers", "2"}};
 };
 
-TEST_F(SweepJournal, IsReadAgain) {
-  { Journal(folder_, space_, {}, facts_).append(result_json(simulated(3, 1, 7, 9))); }
-  const Journal again(folder_, space_, {}, facts_);
+TEST_F(Journals, IsReadAgain) {
+  { SweepJournal(folder_, space_, {}, facts_).append(result_json(simulated(3, 1, 7, 9))); }
+  const SweepJournal again(folder_, space_, {}, facts_);
   ASSERT_EQ(again.results().size(), 1U);
   SweepRow row;
   apply_result(again.results()[0], row);
   EXPECT_EQ(row.step, simulated(3, 1, 7, 9).step);
 }
 
-TEST_F(SweepJournal, TornLastLineIsCutOff) {
+TEST_F(Journals, TornLastLineIsCutOff) {
   {
-    Journal journal(folder_, space_, {}, facts_);
+    SweepJournal journal(folder_, space_, {}, facts_);
     journal.append(result_json(simulated(1, 1, 7, 9)));
     journal.append(result_json(simulated(2, 1, 7, 9)));
   }
   const fs::path file = folder_ / "journal.jsonl";
   fs::resize_file(file, fs::file_size(file) - 20);
-  Journal again(folder_, space_, {}, facts_);
+  SweepJournal again(folder_, space_, {}, facts_);
   EXPECT_EQ(again.results().size(), 1U);
   again.append(result_json(simulated(2, 1, 7, 9)));
-  EXPECT_EQ(read_journal(folder_).results.size(), 2U) << "the torn line is gone from the file";
+  EXPECT_EQ(read_sweep_journal(folder_).results.size(), 2U)
+      << "the torn line is gone from the file";
 }
 
-TEST_F(SweepJournal, DamageInTheMiddleIsAnError) {
-  { Journal(folder_, space_, {}, facts_); }
+TEST_F(Journals, DamageInTheMiddleIsAnError) {
+  { SweepJournal(folder_, space_, {}, facts_); }
   std::ofstream(folder_ / "journal.jsonl", std::ios::app) << "{\"index\": \n{}\n";
-  EXPECT_THAT(error_of([&] { (void)read_journal(folder_); }),
+  EXPECT_THAT(error_of([&] { (void)read_sweep_journal(folder_); }),
               HasSubstr("journal.jsonl:2: no JSON object: the journal is damaged"));
 }
 
-TEST_F(SweepJournal, AnotherSweepInTheFolderIsAnError) {
-  { Journal(folder_, space_, {}, facts_); }
+TEST_F(Journals, AnotherSweepInTheFolderIsAnError) {
+  { SweepJournal(folder_, space_, {}, facts_); }
   nlohmann::json other = facts_;
   other["--gbs"] = "4";
-  EXPECT_THAT(error_of([&] { Journal(folder_, space_, {}, other); }),
+  EXPECT_THAT(error_of([&] { SweepJournal(folder_, space_, {}, other); }),
               HasSubstr("the folder holds another sweep: --gbs: 2 there, 4 here"));
-  EXPECT_THAT(error_of([&] { Journal(folder_, space_, {1, 2}, facts_); }),
+  EXPECT_THAT(error_of([&] { SweepJournal(folder_, space_, {1, 2}, facts_); }),
               HasSubstr("--shard: 1/1 there, 2/2 here"));
 }
 
-TEST_F(SweepJournal, MergeKnowsConflictsAndMissingShards) {
+TEST_F(Journals, MergeKnowsConflictsAndMissingShards) {
   const auto shard = [&](const char* name, Shard part, const SweepRow& row,
                          const nlohmann::json& facts) {
-    Journal(folder_ / name, space_, part, facts).append(result_json(row));
-    return read_journal(folder_ / name);
+    SweepJournal(folder_ / name, space_, part, facts).append(result_json(row));
+    return read_sweep_journal(folder_ / name);
   };
   const JournalFile first = shard("a", {0, 2}, simulated(0, 1, 7, 9), facts_),
                     second = shard("b", {1, 2}, simulated(1, 1, 8, 9), facts_);
