@@ -1,6 +1,9 @@
+#include <sys/resource.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <stdexcept>
 
 #include <benchmark/benchmark.h>
@@ -102,9 +105,27 @@ void read_bin(benchmark::State& state, int workers) {
 
 constexpr std::int64_t kRecordTokens = 512;
 
-/// JSON lines of `count` records with a prompt and an answer from the corpus, `characters` long
-/// together.
-fs::path write_records(std::int64_t count, std::size_t characters) {
+nlohmann::json answered(const std::string& text) {
+  const std::size_t prompt = text.size() / 4;
+  return {{"prompt", text.substr(0, prompt)}, {"completion", text.substr(prompt)}};
+}
+
+/// Questions and answers, one after the other.
+template <std::size_t questions>
+nlohmann::json chat(const std::string& text) {
+  const std::size_t part = text.size() / (4 * questions);
+  nlohmann::json messages;
+  for (std::size_t i = 0; i < questions; ++i) {
+    messages.push_back({{"role", "user"}, {"content", text.substr(4 * i * part, part)}});
+    messages.push_back(
+        {{"role", "assistant"}, {"content", text.substr((4 * i + 1) * part, 3 * part)}});
+  }
+  return {{"messages", messages}};
+}
+
+/// JSON lines of `count` records, each of `characters` of the corpus.
+fs::path write_records(std::int64_t count, std::size_t characters,
+                       nlohmann::json (*record)(const std::string&) = answered) {
   const fs::path file = fs::temp_directory_path() / "trellis_records_benchmark.jsonl";
   std::ofstream out(file, std::ios::binary);
   const std::vector<std::string>& texts = corpus().documents;
@@ -114,10 +135,7 @@ fs::path write_records(std::int64_t count, std::size_t characters) {
       document = (document + 1) % texts.size(), place = 0;
     const std::string text = texts[document].substr(place, characters);
     place += characters;
-    out << nlohmann::json({{"prompt", text.substr(0, characters / 4)},
-                           {"completion", text.substr(characters / 4)}})
-               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
-        << "\n";
+    out << record(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
   }
   return file;
 }
@@ -130,15 +148,32 @@ std::shared_ptr<const trainer::RecordTokens> open_tokens(
       tokenizer);
 }
 
+/// CPU time of this process and of its children that ended.
+double cpu_seconds() {
+  double seconds = 0;
+  for (const auto who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+    rusage usage{};
+    ::getrusage(who, &usage);
+    for (const timeval& time : {usage.ru_utime, usage.ru_stime})
+      seconds += static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  }
+  return seconds;
+}
+
 /// `characters`: of a record; a little more than 512 tokens, which are all that a sample has.
+/// "per_core": by the CPU time of all processes, the start of a template's Python included.
 void read_records(benchmark::State& state, const trainer::TokenizerSection& tokenizer,
-                  std::size_t characters) {
+                  std::size_t characters, nlohmann::json (*record)(const std::string&) = answered) {
   constexpr std::int64_t kRecords = 4000;
-  const trainer::AnsweredSamples samples(
-      open_tokens(write_records(kRecords, characters), tokenizer), {.sequence = kRecordTokens});
+  std::optional<trainer::AnsweredSamples> samples;
+  samples.emplace(open_tokens(write_records(kRecords, characters, record), tokenizer),
+                  trainer::AlignmentSampleOptions{.sequence = kRecordTokens});
   std::int64_t next = 0;
-  for (auto _ : state) benchmark::DoNotOptimize(samples.item(next++ % kRecords));
+  const double before = cpu_seconds();
+  for (auto _ : state) benchmark::DoNotOptimize(samples->item(next++ % kRecords));
+  samples.reset();  // ends its children
   state.SetItemsProcessed(state.iterations());
+  state.counters["per_core"] = static_cast<double>(state.iterations()) / (cpu_seconds() - before);
 }
 
 void read_byte_records(benchmark::State& state) {
@@ -148,6 +183,21 @@ void read_bpe_records(benchmark::State& state) {
   read_records(state,
                {"huggingface", trained_tokenizer("llama3", trainer::kLlama3Pattern), "", "", ""},
                4 * kRecordTokens);
+}
+
+/// Llama 3's, as its tokenizer has it.
+constexpr const char* kChatTemplate =
+    "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + "
+    "'<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' %}{{ content }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>"
+    "\n\n' }}{% endif %}";
+
+/// A separate process renders, one record at a time, while this one waits.
+template <std::size_t questions>
+void read_bpe_chats(benchmark::State& state) {
+  const std::string tokenizer = trained_tokenizer("llama3", trainer::kLlama3Pattern);
+  std::ofstream(fs::path(tokenizer) / "chat_template.jinja") << kChatTemplate;
+  read_records(state, {"huggingface", tokenizer, "", "", ""}, 4 * kRecordTokens, chat<questions>);
 }
 
 /// Opens a file of 1 GB and reads one record.
@@ -164,6 +214,8 @@ void first_record(benchmark::State& state) {
 
 BENCHMARK(read_byte_records);
 BENCHMARK(read_bpe_records);
+BENCHMARK(read_bpe_chats<1>)->UseRealTime();
+BENCHMARK(read_bpe_chats<2>)->UseRealTime();
 BENCHMARK(first_record)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(encode_bpe, llama3_pattern, "llama3", trainer::kLlama3Pattern)
     ->Unit(benchmark::kMillisecond);

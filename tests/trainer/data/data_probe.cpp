@@ -199,15 +199,16 @@ json hf_rows(const json& ask) {
 json chats(const json& ask) {
   const ChatTemplate chat_template(ask.at("tokenizer"),
                                    std::chrono::milliseconds(ask.value("limit_ms", 5000)));
-  std::vector<Chat> chats;
   const auto texts = nlohmann::ordered_json::parse(ask.at("chats").get<std::string>());
-  for (const nlohmann::ordered_json& chat : texts) {
-    chats.push_back({chat.at("messages"), chat.value("tools", nlohmann::ordered_json()),
-                     chat.value("add_generation_prompt", false)});
-  }
   json result = json::array();
-  for (const RenderedChat& chat : chat_template.render(chats, [] { return "data.jsonl:7"; }))
-    result.push_back({{"text", chat.text}, {"generated", chat.generated}});
+  for (const nlohmann::ordered_json& chat : texts) {
+    const auto& messages = chat.at("messages");
+    for (const RenderedChat& rendered : chat_template.render(
+             messages, chat.value("tools", nlohmann::ordered_json()),
+             {{{{0, messages.size()}}, chat.value("add_generation_prompt", false)}},
+             [] { return "data.jsonl:7"; }))
+      result.push_back({{"text", rendered.text}, {"generated", rendered.generated}});
+  }
   return result;
 }
 

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "tests/support/temporary_directory.h"
 #include "trainer/config/run_config.h"
 #include "trainer/models/decoder/decoder.h"
 #include "trainer/models/factory.h"
@@ -242,6 +243,58 @@ TEST(Decoder, SavedLogitsAreThoseTheLossWasMadeOf) {
   EXPECT_NEAR(
       at::cross_entropy_loss(logits.flatten(0, 1), batch.labels.t().flatten()).item<double>(), loss,
       1e-12);
+}
+
+/// All records of a file in one global batch, in the file's order.
+std::vector<MicroBatch> records(const std::string& file, const ModelSection& model, bool packing,
+                                int rows) {
+  RunConfig config;
+  config.model = model;
+  config.alignment = "sft";
+  config.trainer.devices = 1;
+  config.data.kind = DataKind::kAlignment;
+  config.data.train_dir = file;
+  config.data.global_batch_size = rows;
+  config.data.records = {.packing = packing, .shuffle = false};
+  return make_data_module(config)->micro_batches(0, 0);
+}
+
+double loss_of(const Built& built, const MicroBatch& batch) {
+  return weighted_mean(built.stage->forward({}, batch)).item<double>();
+}
+
+TEST(Decoder, EachPackedRecordHasTheLossThatItHasAlone) {
+  const TemporaryDirectory directory;
+  constexpr int kRecords = 6, kPacks = 2;  // of 5 + 6 + 7 tokens, each record's end included
+  const std::string file = directory.write("data.jsonl", R"({"input": "a", "output": "bcd"}
+{"input": "ae", "output": "fgh"}
+{"input": "aij", "output": "klm"}
+{"input": "n", "output": "opq"}
+{"input": "rs", "output": "tuv"}
+{"input": "wxy", "output": "zab"}
+)");
+  for (ModelSection model : {small_llama(), small_gpt()}) {
+    model.encoder_seq_length = model.max_position_embeddings = 20;
+    model.vocab_size = 257;
+    for (const bool flash : {true, false}) {
+      model.flash_attention = flash;
+      const Built built(model);
+      const auto alone = records(file, model, false, kRecords);
+      std::size_t record = 0;
+      for (MicroBatch pack : records(file, model, true, kPacks)) {
+        const at::Tensor labels = pack.labels;
+        const auto documents = pack.attention_mask.max().item<std::int64_t>();
+        EXPECT_EQ(documents, 3);
+        for (std::int64_t document = 1; document <= documents; ++document, ++record) {
+          pack.labels = labels.masked_fill(pack.attention_mask != document, -100);
+          ASSERT_LT(record, alone.size());
+          EXPECT_NEAR(loss_of(built, pack), loss_of(built, alone[record]), 1e-12)
+              << model.architecture << ", flash " << flash << ", record " << record + 1;
+        }
+      }
+      EXPECT_EQ(record, alone.size());
+    }
+  }
 }
 
 /// Sum over what counts, divided by what counts: labels of −100 count nothing, a mask weighs the

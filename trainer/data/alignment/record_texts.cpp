@@ -23,18 +23,9 @@ bool has(const Json& record, const char* column) {
   return found != record.end() && !found->is_null();
 }
 
-/// The first `count` messages, and those of `more`.
-Json joined(const Json& messages, std::size_t count, const Json& more = Json::array()) {
-  Json result = Json::array();
-  for (std::size_t i = 0; i < count; ++i) result.push_back(messages[i]);
-  for (const Json& message : more) result.push_back(message);
-  return result;
-}
-
-Json without_first(const Json& messages, std::size_t count) {
-  Json result = Json::array();
-  for (std::size_t i = count; i < messages.size(); ++i) result.push_back(messages[i]);
-  return result;
+/// Adds the messages of `more` from number `first` on.
+void append(Json& messages, const Json& more, std::size_t first = 0) {
+  for (std::size_t i = first; i < more.size(); ++i) messages.push_back(more[i]);
 }
 
 /// A turn of the assistant without a text, a call or a thought.
@@ -94,12 +85,10 @@ const ChatTemplate& RecordTexts::chat_template(std::int64_t index) const {
   return *template_;
 }
 
-std::vector<std::string> RecordTexts::render(const std::vector<Chat>& chats,
-                                             std::int64_t index) const {
-  std::vector<std::string> texts;
-  for (RenderedChat& chat : chat_template(index).render(chats, [&] { return where(index); }))
-    texts.push_back(std::move(chat.text));
-  return texts;
+std::vector<RenderedChat> RecordTexts::render(const Json& messages, const Json& tools,
+                                              const std::vector<Chat>& chats,
+                                              std::int64_t index) const {
+  return chat_template(index).render(messages, tools, chats, [&] { return where(index); });
 }
 
 std::string RecordTexts::text(const Json& record, const char* column, std::int64_t index) const {
@@ -140,17 +129,19 @@ Json RecordTexts::tools(const Json& record, std::int64_t index) const {
 }
 
 AnsweredText RecordTexts::turns(const Json& messages, const Json& tools, std::int64_t index) const {
-  std::vector<Chat> chats = {{messages, tools, false}};
-  for (std::size_t i = 0; i < messages.size(); ++i) {
+  const std::size_t size = messages.size();
+  std::vector<Chat> chats = {{{{0, size}}}};
+  for (std::size_t i = 0; i < size; ++i) {
     if (messages[i].at("role") != "assistant") continue;
-    chats.push_back({joined(messages, i), tools, true});
-    chats.push_back({joined(messages, i + 1), tools, false});
+    chats.push_back({{{0, i}}, true});
+    if (i + 1 < size) chats.push_back({{{0, i + 1}}});  // else the whole chat
   }
   if (chats.size() == 1) wrong(index, "column messages: no turn is of the assistant");
-  const auto rendered = chat_template(index).render(chats, [&] { return where(index); });
-  const std::string& whole = rendered[0].text;
+  auto rendered = render(messages, tools, chats, index);
+  const std::string whole = rendered[0].text;
   // A template that marks the answers itself may write earlier turns differently.
   if (!rendered[0].generated.empty()) return {cut(whole, rendered[0].generated), true};
+  if (rendered.size() % 2 == 0) rendered.push_back(rendered[0]);
   std::vector<std::pair<std::size_t, std::size_t>> answers;
   for (std::size_t i = 1; i < rendered.size(); i += 2) {
     const std::string &before = rendered[i].text, &after = rendered[i + 1].text;
@@ -174,12 +165,14 @@ AnsweredText RecordTexts::answered(std::int64_t index) const {
       wrong(index, "column prompt is a list of messages: expected one in column completion");
     const Json &prompt = messages(record, "prompt", index),
                &completion = messages(record, "completion", index);
-    const auto texts = render({{prompt, tools(record, index), true},
-                               {joined(prompt, prompt.size(), completion), tools(record, index)}},
-                              index);
-    if (!texts[1].starts_with(texts[0]))
+    Json all = prompt;
+    append(all, completion);
+    const auto chats = render(all, tools(record, index),
+                              {{{{0, all.size()}}}, {{{0, prompt.size()}}, true}}, index);
+    const std::string &whole = chats[0].text, &before = chats[1].text;
+    if (!whole.starts_with(before))
       wrong(index, "the chat template writes the prompt differently when the completion follows");
-    result = {{{texts[0], false}, {texts[1].substr(texts[0].size()), true}}, true};
+    result = {{{before, false}, {whole.substr(before.size()), true}}, true};
   } else if (has(record, "completion") || (has(record, "prompt") && !has(record, "output"))) {
     result.segments = {{text(record, "prompt", index), false},
                        {text(record, "completion", index), true}};
@@ -206,24 +199,22 @@ PreferenceText RecordTexts::preference(std::int64_t index) const {
   if (has(record, "chosen") && record.at("chosen").is_array()) {
     if (!has(record, "rejected") || !record.at("rejected").is_array())
       wrong(index, "column chosen is a list of messages: expected one in column rejected");
-    Json chosen = messages(record, "chosen", index), rejected = messages(record, "rejected", index),
-         prompt;
-    if (has(record, "prompt")) {
-      prompt = messages(record, "prompt", index);
-    } else {
-      const std::size_t shared = common_messages(chosen, rejected);
-      prompt = joined(chosen, shared);
-      chosen = without_first(chosen, shared);
-      rejected = without_first(rejected, shared);
-    }
-    const Json listed = tools(record, index);
-    const auto texts = render({{prompt, listed, true},
-                               {joined(prompt, prompt.size(), chosen), listed},
-                               {joined(prompt, prompt.size(), rejected), listed}},
-                              index);
-    if (!texts[1].starts_with(texts[0]) || !texts[2].starts_with(texts[0]))
+    const Json &chosen = messages(record, "chosen", index),
+               &rejected = messages(record, "rejected", index);
+    const bool has_prompt = has(record, "prompt");
+    const std::size_t shared = has_prompt ? 0 : common_messages(chosen, rejected);
+    Json all = has_prompt ? messages(record, "prompt", index) : Json::array();
+    append(all, chosen);
+    const std::size_t prompt = all.size() - chosen.size() + shared, end = all.size();
+    append(all, rejected, shared);
+    const auto chats =
+        render(all, tools(record, index),
+               {{{{0, prompt}}, true}, {{{0, end}}}, {{{0, prompt}, {end, all.size()}}}}, index);
+    const std::string& before = chats[0].text;
+    if (!chats[1].text.starts_with(before) || !chats[2].text.starts_with(before))
       wrong(index, "the chat template writes the prompt differently when an answer follows");
-    result = {texts[0], texts[1].substr(texts[0].size()), texts[2].substr(texts[0].size()), true};
+    result = {before, chats[1].text.substr(before.size()), chats[2].text.substr(before.size()),
+              true};
   } else {
     result = {text(record, "prompt", index), text(record, "chosen", index),
               text(record, "rejected", index), false};

@@ -50,8 +50,9 @@ class RecordTexts {
 
  private:
   using Json = nlohmann::ordered_json;
-  [[nodiscard]] std::vector<std::string> render(const std::vector<Chat>& chats,
-                                                std::int64_t index) const;
+  [[nodiscard]] std::vector<RenderedChat> render(const Json& messages, const Json& tools,
+                                                 const std::vector<Chat>& chats,
+                                                 std::int64_t index) const;
   [[nodiscard]] Json tools(const Json& record, std::int64_t index) const;
   [[nodiscard]] AnsweredText turns(const Json& messages, const Json& tools,
                                    std::int64_t index) const;

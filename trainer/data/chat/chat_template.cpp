@@ -1,5 +1,6 @@
 #include "trainer/data/chat/chat_template.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
@@ -41,8 +42,15 @@ json special_tokens(const fs::path& directory) {
 }
 
 /// UTF-8 only: parse_json has seen to it.
-std::string line_of(const ordered_json& document) {
-  return document.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+std::string text_of(const ordered_json& document) {
+  return document.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+/// What a template's process answers begins with a line of JSON; null when it does not.
+json document_of(const std::string& answer) {
+  json document = json::parse(answer.begin(), std::ranges::find(answer, '\n'), nullptr,
+                              /*allow_exceptions=*/false);
+  return document.is_object() ? document : json();
 }
 
 }  // namespace
@@ -64,20 +72,19 @@ void ChatTemplate::read(const std::string& directory) {
                  config = folder / "tokenizer_config.json",
                  extra = folder / "additional_chat_templates" / "tool_use.jinja";
   if (why_no_input_file(single).empty()) {
-    default_ = {single.string(), read_input_file(single), nullptr};
-    if (why_no_input_file(extra).empty())
-      tool_use_ = {extra.string(), read_input_file(extra), nullptr};
+    default_ = {single.string(), read_input_file(single), {}};
+    if (why_no_input_file(extra).empty()) tool_use_ = {extra.string(), read_input_file(extra), {}};
     return;
   }
   const json document = read_document(config);
   const json entry = document.value("chat_template", json());
-  if (entry.is_string()) default_ = {config.string(), entry.get<std::string>(), nullptr};
+  if (entry.is_string()) default_ = {config.string(), entry.get<std::string>(), {}};
   if (entry.is_array()) {  // [{"name": "default", "template": …}, …]
     for (const json& named : entry) {
       if (!named.is_object()) continue;
       const std::string name = named.value("name", ""), text = named.value("template", "");
-      if (name == "default") default_ = {config.string(), text, nullptr};
-      if (name == "tool_use") tool_use_ = {config.string(), text, nullptr};
+      if (name == "default") default_ = {config.string(), text, {}};
+      if (name == "tool_use") tool_use_ = {config.string(), text, {}};
     }
   }
   if (default_.text.empty())
@@ -88,18 +95,13 @@ void ChatTemplate::read(const std::string& directory) {
         "with formatted texts (columns prompt and completion)");
 }
 
-void ChatTemplate::start(Variant& variant) const {
-  variant.child = std::make_unique<TemplateChild>();
-  ordered_json first;
-  first["template"] = variant.text;
-  first["special"] = special_;
+std::unique_ptr<TemplateChild> ChatTemplate::start(const Variant& variant) const {
+  auto child = std::make_unique<TemplateChild>();
+  const ordered_json first = {{"template", variant.text}, {"special", special_}};
   std::string answer;
-  const auto end = variant.child->ask(line_of(first), TemplateChild::kStartLimit, answer);
-  const json document = end == TemplateChild::End::kAnswered
-                            ? json::parse(answer, nullptr, /*allow_exceptions=*/false)
-                            : json();
-  if (document.is_object() && document.contains("chats")) return;
-  variant.child.reset();
+  const auto end = child->ask(text_of(first) + "\n", TemplateChild::kStartLimit, answer);
+  const json document = end == TemplateChild::End::kAnswered ? document_of(answer) : json();
+  if (document.contains("chats")) return child;
   const std::string why = document.is_object() ? document.value("error", "") : "";
   throw ConfigError(variant.file + ": " +
                     (why.empty() ? find_python() + " did not start: it needs Python 3 with jinja2; "
@@ -107,19 +109,28 @@ void ChatTemplate::start(Variant& variant) const {
                                  : "the chat template does not parse: " + terminal_line(why)));
 }
 
-json ChatTemplate::ask(Variant& variant, const std::string& line,
-                       const std::function<std::string()>& where) const {
-  if (variant.child == nullptr) start(variant);
-  std::string answer;
-  const auto end = variant.child->ask(line, limit_, answer);
-  if (end == TemplateChild::End::kAnswered) {
-    json document = json::parse(answer, nullptr, /*allow_exceptions=*/false);
-    if (document.is_object() && document.contains("chats")) return document;
-    throw ConfigError(where() + ": the chat template of " + variant.file +
-                      " refuses this record: " +
-                      terminal_line(document.is_object() ? document.value("error", "") : answer));
+std::unique_ptr<TemplateChild> ChatTemplate::take(Variant& variant) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!variant.free.empty()) {
+      auto child = std::move(variant.free.back());
+      variant.free.pop_back();
+      return child;
+    }
   }
-  variant.child.reset();
+  return start(variant);
+}
+
+std::string ChatTemplate::ask(Variant& variant, const std::string& line,
+                              const std::function<std::string()>& where) const {
+  auto child = take(variant);
+  std::string answer;
+  const auto end = child->ask(line, limit_, answer);
+  if (end == TemplateChild::End::kAnswered) {
+    const std::lock_guard lock(mutex_);
+    variant.free.push_back(std::move(child));
+    return answer;
+  }
   throw ConfigError(where() + ": the chat template of " + variant.file +
                     (end == TemplateChild::End::kTooLate
                          ? " did not end within " + std::to_string(limit_.count()) +
@@ -128,24 +139,29 @@ json ChatTemplate::ask(Variant& variant, const std::string& line,
                            "does: correct the template"));
 }
 
-std::vector<RenderedChat> ChatTemplate::render(const std::vector<Chat>& chats,
+std::vector<RenderedChat> ChatTemplate::render(const ordered_json& messages,
+                                               const ordered_json& tools,
+                                               const std::vector<Chat>& chats,
                                                const std::function<std::string()>& where) const {
-  ordered_json request;
-  bool tools = false;
-  for (const Chat& chat : chats) {
-    tools = tools || !chat.tools.is_null();
-    request["chats"].push_back({{"messages", chat.messages},
-                                {"tools", chat.tools},
-                                {"add_generation_prompt", chat.add_generation_prompt}});
-  }
-  const std::lock_guard lock(mutex_);
-  Variant& variant = tools && !tool_use_.text.empty() ? tool_use_ : default_;
-  const json answer = ask(variant, line_of(request), where);
+  ordered_json listed;
+  for (const Chat& chat : chats)
+    listed.push_back(
+        {{"turns", chat.turns}, {"add_generation_prompt", chat.add_generation_prompt}});
+  // Put together as texts: the messages are long, and a document would copy them.
+  const std::string line = "{\"messages\":" + text_of(messages) + ",\"tools\":" + text_of(tools) +
+                           ",\"chats\":" + text_of(listed) + "}\n";
+  Variant& variant = !tools.is_null() && !tool_use_.text.empty() ? tool_use_ : default_;
+  const std::string answer = ask(variant, line, where);
+  const json document = document_of(answer);
+  if (!document.contains("chats"))
+    throw ConfigError(where() + ": the chat template of " + variant.file +
+                      " refuses this record: " +
+                      terminal_line(document.is_object() ? document.value("error", "") : answer));
+  const std::size_t texts = answer.find('\n') + 1;
   std::vector<RenderedChat> rendered;
-  for (const json& chat : answer.at("chats")) {
-    rendered.push_back({chat.at("text").get<std::string>(), {}});
-    for (const json& range : chat.at("generated"))
-      rendered.back().generated.emplace_back(range.at(0), range.at(1));
+  for (const json& chat : document.at("chats")) {
+    const std::size_t begin = chat.at(0), end = chat.at(1);
+    rendered.push_back({answer.substr(texts + begin, end - begin), chat.at(2)});
   }
   return rendered;
 }

@@ -14,10 +14,9 @@ namespace trellis::trainer {
 
 class TemplateChild;
 
-/// What Hugging Face's apply_chat_template takes. Ordered: templates print tools as JSON.
+/// Messages of a record that are one chat, as ranges of their numbers.
 struct Chat {
-  nlohmann::ordered_json messages;  ///< [{"role": …, "content": …}, …]
-  nlohmann::ordered_json tools;     ///< null: none
+  std::vector<std::pair<std::size_t, std::size_t>> turns;
   bool add_generation_prompt = false;
 };
 
@@ -29,7 +28,8 @@ struct RenderedChat {
 };
 
 /// The chat template of a Hugging Face tokenizer. Rendered by Jinja in a sandbox, in a process that
-/// is ended when it takes longer than the limit. For several threads.
+/// is ended when it takes longer than the limit. For several threads, of which each has a process
+/// for itself.
 class ChatTemplate {
  public:
   static constexpr std::chrono::milliseconds kLimit{5000};  ///< of the chats of one record
@@ -39,21 +39,26 @@ class ChatTemplate {
   explicit ChatTemplate(const std::string& tokenizer, std::chrono::milliseconds limit = kLimit);
   ~ChatTemplate();
 
+  /// The texts of several chats of one record: `messages` is [{"role": …, "content": …}, …],
+  /// `tools` as apply_chat_template takes them, or null. Ordered: templates print them as JSON.
   /// `where` names the record in errors, and is asked only then. Throws ConfigError: the template
   /// does not parse, raises an error for these messages, or does not end within the limit.
-  [[nodiscard]] std::vector<RenderedChat> render(const std::vector<Chat>& chats,
+  [[nodiscard]] std::vector<RenderedChat> render(const nlohmann::ordered_json& messages,
+                                                 const nlohmann::ordered_json& tools,
+                                                 const std::vector<Chat>& chats,
                                                  const std::function<std::string()>& where) const;
 
  private:
-  /// A template and the process that renders it, started when it is first used.
+  /// A template, and the processes that render it and have nothing to do now.
   struct Variant {
     std::string file, text;
-    std::unique_ptr<TemplateChild> child;
+    std::vector<std::unique_ptr<TemplateChild>> free;
   };
   void read(const std::string& directory);
-  void start(Variant& variant) const;
-  [[nodiscard]] nlohmann::json ask(Variant& variant, const std::string& line,
-                                   const std::function<std::string()>& where) const;
+  [[nodiscard]] std::unique_ptr<TemplateChild> take(Variant& variant) const;
+  [[nodiscard]] std::unique_ptr<TemplateChild> start(const Variant& variant) const;
+  [[nodiscard]] std::string ask(Variant& variant, const std::string& line,
+                                const std::function<std::string()>& where) const;
 
   std::chrono::milliseconds limit_;
   nlohmann::json special_;  ///< {"bos_token": "<s>", …}

@@ -1,10 +1,13 @@
 """Renders chat templates as transformers' apply_chat_template does, for the program that starts it.
 
-Lines of JSON on stdin and stdout. The first: {"template": text, "special": {name: text}}; then one
-line for each request: {"chats": [{"messages": […], "tools": […] or null, "add_generation_prompt":
-true}]} → {"chats": [{"text": text, "generated": [[begin, end], …]}]}, ranges of bytes inside
-{% generation %} blocks. A mistake is {"error": text}. Templates are programs of strangers: they run
-in Jinja's sandbox, and the program that reads this ends what does not end.
+Lines of JSON on stdin. The first: {"template": text, "special": {name: text}}; then one for each
+record: {"messages": […], "tools": […] or null, "chats": [{"turns": [[begin, end], …],
+"add_generation_prompt": true}, …]}, each chat being ranges of the record's messages. Answers on
+stdout are a line with their length in bytes, a line of JSON, and texts: {"chats": [[begin, end,
+[[begin, end], …]], …]}. A chat's text is a range of the texts' bytes, the first chat's when that
+begins with it; then come ranges of that text's bytes that are inside {% generation %} blocks. A
+mistake is {"error": text}. Templates are programs of strangers: they run in Jinja's sandbox, and
+the program that reads this ends what does not end.
 """
 
 import json
@@ -18,9 +21,10 @@ MOST_BYTES = 4 << 30  # of address space
 REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
-def say(answer):
-    sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+def say(document, texts=b""):
+    line = json.dumps(document).encode() + b"\n"
+    sys.stdout.buffer.write(b"%d\n" % (len(line) + len(texts)) + line + texts)
+    sys.stdout.buffer.flush()
 
 
 def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
@@ -127,25 +131,41 @@ def with_reasoning(message):
     return {"thinking": thought, **message, "reasoning_content": thought}
 
 
-def byte_ranges(text, ranges):
-    return [[len(text[:begin].encode()), len(text[:end].encode())] for begin, end in ranges]
+class Renderer:
+    def __init__(self, template, special):
+        self.environment = make_environment()
+        self.template = self.environment.from_string(template)
+        self.names = {**self.template.globals, **special, "documents": None}
 
-
-def render(environment, template, special, chat):
-    environment.generated, environment.blocks = [], []
-    context = template.new_context(
-        {
-            **special,
-            "messages": [with_reasoning(message) for message in chat["messages"]],
-            "tools": chat["tools"],
-            "documents": None,
-            "add_generation_prompt": chat["add_generation_prompt"],
+    def render(self, messages, tools, add_generation_prompt):
+        """A text, and the ranges of its characters that are generated."""
+        environment = self.environment
+        environment.generated, environment.blocks = [], []
+        names = {
+            **self.names,
+            "messages": messages,
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
         }
-    )
-    for block in template.root_render_func(context):
-        environment.blocks.append(block)
-    text = "".join(environment.blocks)
-    return {"text": text, "generated": byte_ranges(text, environment.generated)}
+        # Shared: `names` has the globals, and the template need not merge them again.
+        for block in self.template.root_render_func(self.template.new_context(names, shared=True)):
+            environment.blocks.append(block)
+        return "".join(environment.blocks), environment.generated
+
+    def answer(self, record):
+        messages = [with_reasoning(message) for message in record["messages"]]
+        first, texts, chats = None, b"", []
+        for chat in record["chats"]:
+            turns = [message for begin, end in chat["turns"] for message in messages[begin:end]]
+            text, ranges = self.render(turns, record["tools"], chat["add_generation_prompt"])
+            as_bytes = text.encode()
+            begin = 0 if first is not None and first.startswith(text) else len(texts)
+            if begin == len(texts):
+                texts += as_bytes
+            first = text if first is None else first
+            generated = [[len(text[:a].encode()), len(text[:b].encode())] for a, b in ranges]
+            chats.append([begin, begin + len(as_bytes), generated])
+        return {"chats": chats}, texts
 
 
 def one_line(error):
@@ -154,26 +174,21 @@ def one_line(error):
 
 def main():
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    sys.stdin.reconfigure(encoding="utf-8")
-    sys.stdout.reconfigure(encoding="utf-8")
-    start = json.loads(sys.stdin.readline())
+    start = json.loads(sys.stdin.buffer.readline())
     try:
-        environment = make_environment()
+        renderer = Renderer(start["template"], start["special"])
     except ImportError as error:
         return say({"error": f"{sys.executable} has no jinja2 ({error})"})
-    try:
-        template = environment.from_string(start["template"])
     except Exception as error:  # whatever it is, the template is at fault
         line = getattr(error, "lineno", None)
         return say({"error": one_line(error) + (f" (line {line})" if line else "")})
     say({"chats": []})
-    for line in sys.stdin:
+    for line in sys.stdin.buffer:
         try:
-            chats = json.loads(line)["chats"]
-            answers = [render(environment, template, start["special"], chat) for chat in chats]
-            say({"chats": answers})
+            answer = renderer.answer(json.loads(line))
         except Exception as error:
-            say({"error": one_line(error)})
+            answer = ({"error": one_line(error)},)
+        say(*answer)
 
 
 main()

@@ -118,6 +118,16 @@ void TemplateChild::kill() {
   child_ = -1;
 }
 
+bool TemplateChild::take(std::string& answer) {
+  const std::size_t line = received_.find('\n');
+  if (line == std::string::npos) return false;
+  const std::size_t begin = line + 1, size = std::strtoull(received_.c_str(), nullptr, 10);
+  if (received_.size() < begin + size) return false;
+  answer = received_.substr(begin, size);
+  received_.erase(0, begin + size);
+  return true;
+}
+
 TemplateChild::End TemplateChild::ask(const std::string& line, std::chrono::milliseconds limit,
                                       std::string& answer) {
   if (child_ < 0) return End::kDied;
@@ -125,11 +135,7 @@ TemplateChild::End TemplateChild::ask(const std::string& line, std::chrono::mill
   std::size_t sent = 0;
   std::array<char, 1 << 16> buffer{};
   while (true) {
-    if (const std::size_t end = received_.find('\n'); end != std::string::npos) {
-      answer = received_.substr(0, end);
-      received_.erase(0, end + 1);
-      return End::kAnswered;
-    }
+    if (take(answer)) return End::kAnswered;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
     pollfd ready{socket_, static_cast<short>(sent < line.size() ? POLLIN | POLLOUT : POLLIN), 0};
     const int count = left.count() > 0 ? ::poll(&ready, 1, static_cast<int>(left.count())) : 0;

@@ -11,8 +11,8 @@ namespace trellis::trainer {
 /// The Python program that renders templates; a generated source holds it.
 extern const std::string_view kRenderChats;
 
-/// A Python that answers one line for each line it is given, and is ended when it does not. Not for
-/// several threads at a time.
+/// A Python that answers each line it is given, and is ended when it does not. Not for several
+/// threads at a time.
 class TemplateChild {
  public:
   /// Starts it. Throws ConfigError when there is no Python.
@@ -24,13 +24,15 @@ class TemplateChild {
   static constexpr std::chrono::milliseconds kStartLimit{60000};  ///< on a busy machine
 
   enum class End { kAnswered, kTooLate, kDied };
-  /// Sends `line` and waits for the answer's line, which goes to `answer`. After another end than
-  /// kAnswered the child is no more.
+  /// Sends `line` and waits for the answer, a number of bytes after a line with that number. After
+  /// another end than kAnswered the child is no more.
   [[nodiscard]] End ask(const std::string& line, std::chrono::milliseconds limit,
                         std::string& answer);
 
  private:
   void kill();
+  /// Whether `received_` is a whole answer, which is then moved to `answer`.
+  [[nodiscard]] bool take(std::string& answer);
   pid_t child_ = -1;
   int socket_ = -1;
   std::string received_;
