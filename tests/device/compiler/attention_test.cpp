@@ -135,26 +135,64 @@ void fill(Tensor& t, std::uint32_t seed) {
   for (double& x : t.values) x = draw(random) / 32.0;
 }
 
+/// One row of a tensor, [d].
+class Row {
+ public:
+  Row(Tensor& t, std::int64_t b, std::int64_t h, std::int64_t l)
+      : first_(&t.at(b, h, l)), stride_(t.view.strides[3]), d_(t.view.sizes[3]) {}
+  [[nodiscard]] double dot(const Row& other) const {
+    double sum = 0;
+    for (std::int64_t x = 0; x < d_; ++x)
+      sum += first_[x * stride_] * other.first_[x * other.stride_];
+    return sum;
+  }
+  void add(double factor, const Row& other) const {
+    for (std::int64_t x = 0; x < d_; ++x)
+      first_[x * stride_] += factor * other.first_[x * other.stride_];
+  }
+
+ private:
+  double* first_;
+  std::int64_t stride_, d_;
+};
+
 /// Softmax of one query's scaled scores in fp64, and their logsumexp.
 struct Probabilities {
   Values p;
   double logsumexp = 0;
+  /// Calls visit(key, probability) for those that are not 0: most are, where a mask hides them.
+  template <typename Visit>
+  void each(Visit visit) const {
+    for (std::size_t j = 0; j < p.size(); ++j) {
+      if (p[j] != 0) visit(static_cast<std::int64_t>(j), p[j]);
+    }
+  }
 };
 Probabilities probabilities(Tensor& q, Tensor& k, const AttentionCase& c, std::int64_t b,
                             std::int64_t h, std::int64_t i, double scale) {
   const std::int64_t hk = h / (c.heads / c.key_heads);
+  const Row query(q, b, h, i);
   Probabilities out;
   double most = -1e300, sum = 0;
   for (std::int64_t j = 0; j < (c.causal ? std::min(i + 1, c.lk) : c.lk); ++j) {
-    double score = 0;
-    for (std::int64_t x = 0; x < c.d; ++x) score += q.at(b, h, i, x) * k.at(b, hk, j, x);
-    out.p.push_back(c.window > 0 && j <= i - c.window ? -1e300 : score * scale + c.added(b, i, j));
+    out.p.push_back(c.window > 0 && j <= i - c.window
+                        ? -1e300
+                        : query.dot({k, b, hk, j}) * scale + c.added(b, i, j));
     most = std::max(most, out.p.back());
   }
-  for (double& p : out.p) sum += p = std::exp(p - most);
+  // 0 beyond what a double holds, without the slow way to find that out.
+  for (double& p : out.p) sum += p = p - most < -800 ? 0 : std::exp(p - most);
   for (double& p : out.p) p /= sum;
   out.logsumexp = most + std::log(sum);
   return out;
+}
+/// Their sum of the values' rows.
+Values weighted(const Probabilities& row, Tensor& v, const AttentionCase& c, std::int64_t b,
+                std::int64_t h) {
+  Tensor sum{contiguous(0, DType::kFp32, {1, 1, 1, c.d}), Values(static_cast<std::size_t>(c.d))};
+  const Row into(sum, 0, 0, 0);
+  row.each([&](std::int64_t j, double p) { into.add(p, {v, b, h / (c.heads / c.key_heads), j}); });
+  return sum.values;
 }
 
 double tolerance(const AttentionCase& c) { return c.dtype == DType::kFp32 ? 1e-4 : 2e-2; }
@@ -172,19 +210,15 @@ void check_forward(const AttentionCase& c) {
   ASSERT_TRUE(lower_attention(device.builder, device.kernel, attention));
   fill(q, 1), fill(k, 2), fill(v, 3);
   ASSERT_NO_FATAL_FAILURE(device.run(inputs, {&out, &lse}));
-  const std::int64_t group = c.heads / c.key_heads;
   for (std::int64_t b = 0; b < c.batch; ++b) {
     for (std::int64_t h = 0; h < c.heads; ++h) {
       for (std::int64_t i = 0; i < c.lq; ++i) {
         const Probabilities want = probabilities(q, k, c, b, h, i, scale);
         ASSERT_NEAR(lse.at(b, h, i), want.logsumexp, tolerance(c)) << b << " " << h << " " << i;
-        for (std::int64_t x = 0; x < c.d; ++x) {
-          double sum = 0;
-          for (std::size_t j = 0; j < want.p.size(); ++j)
-            sum += want.p[j] * v.at(b, h / group, static_cast<std::int64_t>(j), x);
-          ASSERT_NEAR(out.at(b, h, i, x), sum, tolerance(c))
+        const Values sum = weighted(want, v, c, b, h);
+        for (std::int64_t x = 0; x < c.d; ++x)
+          ASSERT_NEAR(out.at(b, h, i, x), sum[static_cast<std::size_t>(x)], tolerance(c))
               << b << " " << h << " " << i << " " << x;
-        }
       }
     }
   }
@@ -202,22 +236,14 @@ Gradients reference(Tensor& grad_out, Tensor& q, Tensor& k, Tensor& v, Tensor& o
     for (std::int64_t h = 0; h < c.heads; ++h) {
       for (std::int64_t i = 0; i < c.lq; ++i) {
         const std::int64_t hk = h / (c.heads / c.key_heads);
-        const Probabilities row = probabilities(q, k, c, b, h, i, scale);
-        double delta = 0;
-        for (std::int64_t x = 0; x < c.d; ++x)
-          delta += grad_out.at(b, h, i, x) * out.at(b, h, i, x);
-        for (std::int64_t j = 0; j < static_cast<std::int64_t>(row.p.size()); ++j) {
-          double grad_p = 0;
-          for (std::int64_t x = 0; x < c.d; ++x)
-            grad_p += grad_out.at(b, h, i, x) * v.at(b, hk, j, x);
-          const double p = row.p[static_cast<std::size_t>(j)],
-                       grad_score = p * (grad_p - delta) * scale;
-          for (std::int64_t x = 0; x < c.d; ++x) {
-            grads.q.at(b, h, i, x) += grad_score * k.at(b, hk, j, x);
-            grads.k.at(b, hk, j, x) += grad_score * q.at(b, h, i, x);
-            grads.v.at(b, hk, j, x) += p * grad_out.at(b, h, i, x);
-          }
-        }
+        const Row query(q, b, h, i), grad(grad_out, b, h, i), grad_q(grads.q, b, h, i);
+        const double delta = grad.dot({out, b, h, i});
+        probabilities(q, k, c, b, h, i, scale).each([&](std::int64_t j, double p) {
+          const double grad_score = p * (grad.dot({v, b, hk, j}) - delta) * scale;
+          grad_q.add(grad_score, {k, b, hk, j});
+          Row(grads.k, b, hk, j).add(grad_score, query);
+          Row(grads.v, b, hk, j).add(p, grad);
+        });
       }
     }
   }
@@ -232,11 +258,9 @@ void forward(Tensor& q, Tensor& k, Tensor& v, Tensor& out, Tensor& lse, const At
       for (std::int64_t i = 0; i < c.lq; ++i) {
         const Probabilities row = probabilities(q, k, c, b, h, i, scale);
         lse.at(b, h, i) = row.logsumexp;
-        for (std::int64_t x = 0; x < c.d; ++x) {
-          double& sum = out.at(b, h, i, x) = 0;
-          for (std::size_t j = 0; j < row.p.size(); ++j)
-            sum += row.p[j] * v.at(b, h / (c.heads / c.key_heads), static_cast<std::int64_t>(j), x);
-        }
+        const Values sum = weighted(row, v, c, b, h);
+        for (std::int64_t x = 0; x < c.d; ++x)
+          out.at(b, h, i, x) = sum[static_cast<std::size_t>(x)];
       }
     }
   }
