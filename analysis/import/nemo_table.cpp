@@ -117,6 +117,7 @@ constexpr NemoRow kRows[] = {
      "for copies of the whole (hybrid) write distributed_strategy.data_parallel_replicate_size"},
     {"model.fsdp_*", kIgnored, "", "it belongs to model.fsdp"},
     {"model.dist_ckpt_parallel_save", kMoves, "model.dist_ckpt_parallel_save"},
+    {"model.dist_ckpt_parallel_load", kMoves, "model.dist_ckpt_parallel_load"},
     {"model.dist_ckpt_assume_constant_structure", kMoves,
      "model.dist_ckpt_assume_constant_structure"},
     {"model.dist_ckpt_load_strictness", kMoves, "model.dist_ckpt_load_strictness"},

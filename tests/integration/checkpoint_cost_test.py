@@ -125,6 +125,14 @@ class Cost(Case):
         self.assertGreater(slow["save"]["complete_ps"], usual["save"]["complete_ps"])
         self.assertEqual(slow["restart"], usual["restart"])
 
+    def test_a_restart_reads_shared_files_once(self):
+        """Two data-parallel ranks need the same weights."""
+        options = [*SMALL, *SAVES, "--checkpoint-storage", "fsx"]
+        once = self.checkpoints(QUICKSTART, *options)
+        each = self.checkpoints(QUICKSTART, *options, "model.dist_ckpt_parallel_load=false")
+        self.assertGreater(each["restart"]["total_ps"], once["restart"]["total_ps"])
+        self.assertEqual(each["save"], once["save"])
+
     def test_the_report_the_trace_and_cost_have_it(self):
         run = self.dir / "run"
         log = f"exp_manager.explicit_log_dir={run}"

@@ -198,12 +198,26 @@ class Trains(Case):
             with self.subTest(name):
                 steps = self.train(name, "--device", "cpu")
                 self.assertEqual(len(steps), STEPS)
+                if name.endswith(("DPO", "ORPO")):
+                    self.check_logged_rewards(name, steps)
                 if name.endswith("DPO"):
                     self.assertAlmostEqual(steps[0]["loss"], math.log(2), places=4)
                     self.assertAlmostEqual(steps[0]["rewards/margins"], 0, places=4)
                 else:
                     self.assertAlmostEqual(steps[0]["loss"], math.log(VOCABULARY), delta=0.5)
                 self.assertGreater(steps[0]["grad_norm"], 0)
+
+    def check_logged_rewards(self, name, steps):
+        """TensorBoard shows what metrics.jsonl has."""
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(self.dir / f"{name}---device-cpu"))
+        events.Reload()
+        for tag in ("chosen", "rejected", "accuracies", "margins"):
+            logged = [event.value for event in events.Scalars(f"rewards/{tag}")]
+            self.assertEqual(len(logged), STEPS)
+            for value, step in zip(logged, steps, strict=True):
+                self.assertAlmostEqual(value, step[f"rewards/{tag}"], places=6)
 
     def test_each_of_fine_tuning_is_simulated_at_full_size(self):
         for name in ALIGNED:

@@ -168,8 +168,6 @@ constexpr KeyGroup kGroups[] = {
     {"model", kSupported, "", "", "", kNxdt, &list_model_keys},
     {"model", kSupported, "", "", "", kOwnKey, &list_model_keys},
     {"model", kSupported, "", "", "", kNxdt, &list_dist_ckpt_keys},
-    {"model", kNeutral, "dist_ckpt_parallel_load", "true|null",
-     "each file is read by one rank of a process, and the others take it from there"},
     {"model", kNeutral, "dist_ckpt_parallel_dist_opt", "true|null",
      "optimizer states are always saved in the form that every layout opens"},
     {"model", kIgnored, "dist_ckpt_parallel_save_within_dp", "",

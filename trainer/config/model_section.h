@@ -151,6 +151,8 @@ struct OrpoSection {
 struct DistCkptSection {
   std::string format = "nxd";  ///< torch_dist: a folder of Megatron-core in each of NxD's, too
   bool parallel_save = true;   ///< equal files are shared out among the ranks that could write them
+  /// What several ranks of a process need is read by one of them; else each reads what it needs.
+  bool parallel_load = true;
   bool assume_constant_structure = true;  ///< a run plans and validates its saves once
   std::string load_strictness = "assume_ok_unexpected";  ///< Megatron's name
   std::optional<int> files_per_rank;  ///< of torch_dist: dist_ckpt_torch_dist_multiproc

@@ -3,7 +3,6 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <random>
 #include <set>
 #include <thread>
@@ -20,7 +19,6 @@
 #include "trainer/checkpoint/training/write_native.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/formats/native/rank_state_file.h"
-#include "trainer/checkpoint/state/shared_load.h"
 #include "trainer/checkpoint/storage/fault_points.h"
 #include "trainer/config/optimizer_table.h"
 
@@ -232,42 +230,20 @@ TEST(Resume, WeightsHaveMastersWhereTheyAreLeftOut) {
   EXPECT_EQ(weights.losses.begin()->first, 1);
 }
 
-TEST(SharedLoad, EachItemIsReadOnceByARankThatNeedsIt) {
-  constexpr std::size_t kItems = 23;
-  constexpr int kRanks = 4;
-  std::vector<LoadItem> items;
-  for (std::size_t i = 0; i < kItems; ++i)
-    items.push_back({"item " + std::to_string(i), static_cast<std::int64_t>(8 * (i + 1))});
-  SharedLoad shared(items, kRanks);
-  const auto needs = [](int rank, std::size_t item) {
-    return (item + static_cast<std::size_t>(rank)) % 3 != 0;
-  };
-  std::mutex mutex;
-  std::map<std::size_t, std::vector<int>> readers;
-  runtime::WorldOptions world;
-  world.world_size = kRanks;
-  runtime::run_ranks(world, [&](runtime::RankContext& rank) {
-    LiveTensor into;
-    into.values = at::full({kItems}, -1, at::kDouble);
-    std::vector<LoadCopy> copies;
-    for (std::size_t i = 0; i < kItems; ++i) {
-      const Shape place{static_cast<std::int64_t>(i)};
-      if (needs(rank.rank(), i)) copies.push_back({&into, {{{i, {{0}, {1}}, place}}, 1}});
-    }
-    shared.load(rank, copies, [&](std::size_t item) {
-      const std::scoped_lock lock(mutex);
-      readers[item].push_back(rank.rank());
-      return at::full({1}, static_cast<double>(item), at::kDouble);
-    });
-    for (std::size_t i = 0; i < kItems; ++i) {
-      const double got = into.values[static_cast<std::int64_t>(i)].item<double>();
-      EXPECT_EQ(got, needs(rank.rank(), i) ? static_cast<double>(i) : -1);
-    }
-  });
-  EXPECT_EQ(readers.size(), kItems);
-  for (const auto& [item, ranks] : readers) {
-    EXPECT_EQ(ranks.size(), 1U) << item;
-    EXPECT_TRUE(needs(ranks.front(), item)) << item;
+TEST(Resume, IsTheSameWhoeverReads) {
+  for (const char* form : {"native", "states in DCP", "of another program"}) {
+    SCOPED_TRACE(form);
+    const TemporaryDirectory folder;
+    RunConfig config = saving(spreads()[2], 2, 3);
+    config.exp_manager.checkpoints.zero1_dcp = form == std::string("states in DCP");
+    const TrainingRun whole = train(config, folder.path());
+    std::string saved = checkpoint_of(config, folder.path(), 2);
+    if (form == std::string("of another program")) saved = as_foreign(saved);
+    RunConfig rest = resumed_from(config, saved);
+    rest.model.dist_ckpt.parallel_load = false;
+    const TrainingRun run = train(rest, (folder.path() / "rest").string());
+    EXPECT_EQ(run.losses.at(3), whole.losses.at(3));
+    EXPECT_EQ(worst_difference(run.states.at(3), whole.states.at(3)), 0);
   }
 }
 

@@ -338,10 +338,12 @@ TEST(DistCkpt, TheBufferOfCopiesIsAPositiveNumberThatAHostCanHave) {
 TEST(DistCkpt, KeysOfNeMoActOrAreRefusedByName) {
   const RunConfig usual = load_text(kBaseConfig, {});
   EXPECT_EQ(usual.model.dist_ckpt, DistCkptSection());
-  const RunConfig other = load_text(kBaseConfig, {"model.dist_ckpt_parallel_save=false",
-                                                  "model.dist_ckpt_assume_constant_structure=false",
-                                                  "model.dist_ckpt_load_strictness=log_all"});
+  const RunConfig other = load_text(
+      kBaseConfig, {"model.dist_ckpt_parallel_save=false", "model.dist_ckpt_parallel_load=false",
+                    "model.dist_ckpt_assume_constant_structure=false",
+                    "model.dist_ckpt_load_strictness=log_all"});
   EXPECT_FALSE(other.model.dist_ckpt.parallel_save);
+  EXPECT_FALSE(other.model.dist_ckpt.parallel_load);
   EXPECT_FALSE(other.model.dist_ckpt.assume_constant_structure);
   EXPECT_EQ(other.model.dist_ckpt.load_strictness, "log_all");
   EXPECT_THAT(other.resolved_yaml, HasSubstr("dist_ckpt_load_strictness: \"log_all\""));
@@ -358,7 +360,6 @@ TEST(DistCkpt, KeysOfNeMoActOrAreRefusedByName) {
            {"model.dist_ckpt_torch_dist_multiproc=2",
             "dist_ckpt_format: torch_dist: expected null"},
            {"model.dist_ckpt_torch_dist_multiproc=0", "dist_ckpt_torch_dist_multiproc"},
-           {"model.dist_ckpt_parallel_load=false", "each file is read by one rank"},
            {"model.dist_ckpt_parallel_dist_opt=false", "the form that every layout opens"},
            {"model.dist_ckpt_load_strictness=return_all", "raise_all"},
            {"exp_manager.use_zero1_dcp=true", "async_checkpointing: true"},

@@ -95,24 +95,27 @@ void SharedLoad::read_wave(int rank, const std::vector<std::size_t>& wave, const
   }
 }
 
-void SharedLoad::take_wave(const std::vector<std::size_t>& wave,
-                           const std::vector<LoadCopy>& copies) const {
-  const std::set<std::size_t> present(wave.begin(), wave.end());
+void SharedLoad::take(const std::map<std::size_t, at::Tensor>& contents,
+                      const std::vector<LoadCopy>& copies) {
   for (const LoadCopy& part : copies) {
     for (const CopyStep& copy : part.reads.copies) {
-      if (!present.contains(copy.tensor)) continue;
-      copy_step(copy, read_.at(copy.tensor), *part.into);
+      const auto content = contents.find(copy.tensor);
+      if (content != contents.end()) copy_step(copy, content->second, *part.into);
     }
   }
 }
 
 void SharedLoad::load(runtime::RankContext& rank, const std::vector<LoadCopy>& copies,
-                      const Read& read) {
+                      const Read& read, Readers readers) {
   const at::NoGradGuard no_grad;
   std::set<std::size_t>& own = wanted_[static_cast<std::size_t>(rank.rank())];
   own.clear();
   for (const LoadCopy& part : copies) {
     for (const CopyStep& copy : part.reads.copies) own.insert(copy.tensor);
+  }
+  if (readers == Readers::kEach) {
+    for (const std::size_t item : own) take({{item, read(item)}}, copies);
+    return;
   }
   rank.process_barrier(kStorageTimeout);
   if (rank.leads_process()) plan_waves();
@@ -120,7 +123,7 @@ void SharedLoad::load(runtime::RankContext& rank, const std::vector<LoadCopy>& c
   for (const std::vector<std::size_t>& wave : waves_) {
     read_wave(rank.rank(), wave, read);
     rank.process_barrier(kStorageTimeout);
-    take_wave(wave, copies);
+    take(read_, copies);
     rank.process_barrier(kStorageTimeout);
     if (rank.leads_process()) read_.clear();
     rank.process_barrier(kStorageTimeout);

@@ -38,6 +38,9 @@ void copy_step(const CopyStep& step, const at::Tensor& stored, const LiveTensor&
     const std::vector<LiveTensor>& wanted, const SourceIndex& index,
     const std::function<DType(std::size_t item)>& dtype_of, const std::string& address);
 
+/// Who reads an item that several ranks of a process need: one of them, or each of them.
+enum class Readers { kOne, kEach };
+
 /// Ranks that load the same items: each is read by one of those that need it, and taken by the
 /// others in waves of bounded size. The ranks of a process share one: processes read separately.
 class SharedLoad {
@@ -47,14 +50,16 @@ class SharedLoad {
   /// The content of an item, on the CPU; called by several threads at once.
   using Read = std::function<at::Tensor(std::size_t item)>;
   /// Collective. Throws what it throws.
-  void load(runtime::RankContext& rank, const std::vector<LoadCopy>& copies, const Read& read);
-  /// Who reads what; of the last load.
+  void load(runtime::RankContext& rank, const std::vector<LoadCopy>& copies, const Read& read,
+            Readers readers = Readers::kOne);
+  /// Who reads what; of the last load by one of the ranks.
   [[nodiscard]] const TransferPlan& plan() const { return plan_; }
 
  private:
   void plan_waves();
   void read_wave(int rank, const std::vector<std::size_t>& wave, const Read& read);
-  void take_wave(const std::vector<std::size_t>& wave, const std::vector<LoadCopy>& copies) const;
+  static void take(const std::map<std::size_t, at::Tensor>& contents,
+                   const std::vector<LoadCopy>& copies);
 
   std::vector<LoadItem> items_;
   std::vector<std::set<std::size_t>> wanted_;  ///< items, by rank

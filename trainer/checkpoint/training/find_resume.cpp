@@ -182,8 +182,10 @@ const std::string& address_of(const Resume& resume) {
   return resume.foreign ? resume.foreign->source().address() : resume.loader->address();
 }
 
-void load(const Resume& resume, runtime::RankContext& rank, const std::vector<LiveTensor>& wanted) {
-  resume.foreign ? resume.foreign->load(rank, wanted) : resume.loader->load(rank, wanted);
+void load(const Resume& resume, runtime::RankContext& rank, const std::vector<LiveTensor>& wanted,
+          Readers readers) {
+  resume.foreign ? resume.foreign->load(rank, wanted, readers)
+                 : resume.loader->load(rank, wanted, readers);
 }
 
 std::optional<Resume> find_resume(const RunConfig& config, const std::string& folder) {

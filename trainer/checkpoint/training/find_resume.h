@@ -37,7 +37,8 @@ struct Resume {
 
 /// Collective: fills tensors of a rank from the checkpoint. Throws ConfigError with every tensor
 /// that is missing or does not fit.
-void load(const Resume& resume, runtime::RankContext& rank, const std::vector<LiveTensor>& wanted);
+void load(const Resume& resume, runtime::RankContext& rank, const std::vector<LiveTensor>& wanted,
+          Readers readers = Readers::kOne);
 /// Where it was found.
 [[nodiscard]] const std::string& address_of(const Resume& resume);
 

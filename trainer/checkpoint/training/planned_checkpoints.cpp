@@ -117,6 +117,12 @@ std::vector<sim::RankFiles> PlannedCheckpoints::shared_out(
     std::ranges::sort(shares[rank].files, std::greater<>());
     shares[rank].state_bytes = group[rank]->state_bytes;
     shares[rank].state_tensors = group[rank]->state_tensors;
+    if (config_.model.dist_ckpt.parallel_load) continue;
+    shares[rank].read_bytes = shares[rank].read_files = 0;
+    for (const File& file : group[rank]->files) {
+      shares[rank].read_bytes += file.bytes;
+      shares[rank].read_files += file.tensors > 0 ? 1 : 0;
+    }
   }
   return shares;
 }

@@ -124,7 +124,8 @@ void RunCheckpoints::restore_training(const TrainingState& state) {
   reconcile(state.rank, names_, wanted, stored_keys(*resume_, !weights_only),
             load_strictness(config_.model.dist_ckpt.load_strictness));
   const Clock::time_point begin = Clock::now();
-  load(*resume_, state.rank, wanted);
+  load(*resume_, state.rank, wanted,
+       config_.model.dist_ckpt.parallel_load ? Readers::kOne : Readers::kEach);
   const Clock::time_point loaded = Clock::now();
   if (!weights_only && resume_->loader)
     restore_user_content(resume_->loader->user_content(), state, resume_->loader->address());

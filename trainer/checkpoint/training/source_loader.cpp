@@ -38,11 +38,12 @@ at::Tensor SourceLoader::read(const Piece& piece) const {
   return content;
 }
 
-void SourceLoader::load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted) {
+void SourceLoader::load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted,
+                        Readers readers) {
   const std::vector<LoadCopy> copies = plan_copies(
       wanted, index_, [this](std::size_t item) { return pieces_[item].entry->dtype; },
       source_->address());
-  shared_->load(rank, copies, [this](std::size_t item) { return read(pieces_[item]); });
+  shared_->load(rank, copies, [this](std::size_t item) { return read(pieces_[item]); }, readers);
 }
 
 }  // namespace trellis::checkpoint

@@ -14,9 +14,10 @@ class SourceLoader {
  public:
   SourceLoader(std::unique_ptr<TensorSource> source, int world_size);
   [[nodiscard]] const TensorSource& source() const { return *source_; }
-  /// Collective: each piece is read by one of the ranks that need it. Throws ConfigError with every
-  /// tensor that is missing or has another shape.
-  void load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted);
+  /// Collective: each piece is read by one of the ranks that need it, or by each. Throws
+  /// ConfigError with every tensor that is missing or has another shape.
+  void load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted,
+            Readers readers = Readers::kOne);
 
  private:
   struct Piece {

@@ -93,22 +93,20 @@ void Loader::join_wishes(const std::vector<int>& ranks) {
   }
 }
 
-/// The ranks of a process share out the files that any of them needs.
-void Loader::read_files(const runtime::RankContext& rank) {
+void Loader::read_files(const Wish& wish, const std::vector<int>& ranks, int self) {
   std::map<std::string, std::vector<std::size_t>> files;
-  for (const std::size_t tensor : all_.tensors)
+  for (const std::size_t tensor : wish.tensors)
     files[manifest_.tensors[tensor].file].push_back(tensor);
   Problems problems;
-  const std::vector<int>& ranks = rank.process_ranks();
   std::size_t turn = 0;
   for (const auto& [path, tensors] : files) {
-    if (ranks[turn++ % ranks.size()] == rank.rank()) read_file(path, tensors, problems);
+    if (ranks[turn++ % ranks.size()] == self) read_file(path, tensors, wish, problems);
   }
   problems.throw_if_any();
 }
 
 void Loader::read_file(const std::string& path, const std::vector<std::size_t>& tensors,
-                       Problems& problems) {
+                       const Wish& wish, Problems& problems) {
   const GatePass pass(gate_);
   const StoredFile& expected = manifest_.files.at(path);
   const auto file = storage_->open(join_path(tag_, path));
@@ -116,8 +114,8 @@ void Loader::read_file(const std::string& path, const std::vector<std::size_t>& 
   // The reader would say of a file that was cut that it is no archive.
   if (file->size() == expected.bytes) {
     for (const std::size_t tensor : tensors) {
-      const auto place = all_.places.find(tensor);
-      if (place == all_.places.end()) continue;
+      const auto place = wish.places.find(tensor);
+      if (place == wish.places.end()) continue;
       const StoredTensor& stored = manifest_.tensors[tensor];
       const auto reader = files_.get(stored);
       const auto& what =
@@ -130,11 +128,11 @@ void Loader::read_file(const std::string& path, const std::vector<std::size_t>& 
   compare(expected, hash_file(*file, ranges), file->name(), problems);
 }
 
-void Loader::copy_from_places(std::vector<LoadCopy>& copies) const {
+void Loader::copy_from_places(const Wish& wish, std::vector<LoadCopy>& copies) const {
   for (LoadCopy& copy : copies) {
     std::erase_if(copy.reads.copies, [&](const CopyStep& step) {
-      const auto place = all_.places.find(step.tensor);
-      if (place == all_.places.end()) return false;
+      const auto place = wish.places.find(step.tensor);
+      if (place == wish.places.end()) return false;
       const at::Tensor own = place_of(step, manifest_.tensors[step.tensor], *copy.into);
       if (!own.defined() || own.const_data_ptr() != place->second.const_data_ptr())
         copy_step(step, place->second, *copy.into);
@@ -154,7 +152,8 @@ at::Tensor Loader::read(std::size_t tensor) {
   return content;
 }
 
-void Loader::load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted) {
+void Loader::load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted,
+                  Readers readers) {
   const at::NoGradGuard no_grad;
   std::vector<LoadCopy> copies = plan_copies(
       wanted, index_, [this](std::size_t tensor) { return dtype_of(tensor); }, address_);
@@ -166,13 +165,18 @@ void Loader::load(runtime::RankContext& rank, const std::vector<LiveTensor>& wan
       if (place.defined()) wish.places.emplace(step.tensor, std::move(place));
     }
   }
-  rank.process_barrier(kStorageTimeout);
-  if (rank.leads_process()) join_wishes(rank.process_ranks());
-  rank.process_barrier(kStorageTimeout);
-  read_files(rank);
-  rank.process_barrier(kStorageTimeout);
-  copy_from_places(copies);
-  shared_.load(rank, copies, [this](std::size_t tensor) { return read(tensor); });
+  if (readers == Readers::kEach) {
+    read_files(wish, {rank.rank()}, rank.rank());
+    copy_from_places(std::exchange(wish, {}), copies);
+  } else {
+    rank.process_barrier(kStorageTimeout);
+    if (rank.leads_process()) join_wishes(rank.process_ranks());
+    rank.process_barrier(kStorageTimeout);
+    read_files(all_, rank.process_ranks(), rank.rank());
+    rank.process_barrier(kStorageTimeout);
+    copy_from_places(all_, copies);
+  }
+  shared_.load(rank, copies, [this](std::size_t tensor) { return read(tensor); }, readers);
 }
 
 }  // namespace trellis::checkpoint::native

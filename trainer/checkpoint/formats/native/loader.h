@@ -46,8 +46,9 @@ class Loader {
   /// the others in waves of bounded size. A weight that the checkpoint has in fewer bits than
   /// wanted, or not at all, comes from its masters; masters and moving averages that it does not
   /// have from the weights. Throws ConfigError with every tensor that is missing, or that has
-  /// another shape or a wrong hash.
-  void load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted);
+  /// another shape or a wrong hash. With Readers::kEach every rank reads all that it needs.
+  void load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted,
+            Readers readers = Readers::kOne);
   /// Who reads what; of the last load.
   [[nodiscard]] const TransferPlan& plan() const { return shared_.plan(); }
 
@@ -59,11 +60,12 @@ class Loader {
   };
   /// The same of the ranks of the process.
   void join_wishes(const std::vector<int>& ranks);
-  void read_files(const runtime::RankContext& rank);
-  void read_file(const std::string& path, const std::vector<std::size_t>& tensors,
+  /// The files of `wish`, or those that are rank `self`'s when `ranks` share them out.
+  void read_files(const Wish& wish, const std::vector<int>& ranks, int self);
+  void read_file(const std::string& path, const std::vector<std::size_t>& tensors, const Wish& wish,
                  Problems& problems);
   /// Takes the copies whose source is in place out of `copies`.
-  void copy_from_places(std::vector<LoadCopy>& copies) const;
+  void copy_from_places(const Wish& wish, std::vector<LoadCopy>& copies) const;
   [[nodiscard]] at::Tensor read(std::size_t tensor);
 
   std::shared_ptr<Storage> storage_;
