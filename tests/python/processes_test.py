@@ -4,6 +4,7 @@ batch."""
 import ctypes
 import gc
 import json
+import multiprocessing
 import os
 import pickle
 import socket
@@ -21,6 +22,12 @@ import torch.multiprocessing as processes
 from torch.nn.parallel import DistributedDataParallel
 
 SIZE = 2
+
+
+def spawn(body, *arguments):
+    """A process per rank. They are forked from one that has imported torch and nothing of ours."""
+    multiprocessing.set_forkserver_preload(["torch", "torch.nn.parallel"])
+    processes.start_processes(body, arguments, nprocs=SIZE, start_method="forkserver")
 
 
 def free_port():
@@ -210,7 +217,7 @@ class Processes(unittest.TestCase):
         import trellis_neuron  # noqa: F401
 
         with tempfile.TemporaryDirectory() as folder:
-            processes.spawn(rank_process, (free_port(), folder), nprocs=SIZE)
+            spawn(rank_process, free_port(), folder)
             seen = [torch.load(Path(folder, f"{rank}.pt")) for rank in range(SIZE)]
         x, y = data()
         for rank in range(SIZE):
@@ -236,7 +243,7 @@ class Processes(unittest.TestCase):
         import trellis_neuron  # noqa: F401
 
         with tempfile.TemporaryDirectory() as folder:
-            processes.spawn(simulated_process, (free_port(), folder), nprocs=SIZE)
+            spawn(simulated_process, free_port(), folder)
             reports = [torch.load(Path(folder, f"{rank}.pt"))["report"] for rank in range(SIZE)]
             threads = report_of_threads(folder)
             traces = [Path(folder, f"{name}.txt").read_text() for name in ("processes", "threads")]
@@ -248,7 +255,7 @@ class Processes(unittest.TestCase):
     def test_a_rank_that_stays_away_is_named(self):
         with tempfile.TemporaryDirectory() as folder:
             began = time.monotonic()
-            processes.spawn(hanging_process, (free_port(), folder), nprocs=SIZE)
+            spawn(hanging_process, free_port(), folder)
             self.assertLess(time.monotonic() - began, 60)
             text = Path(folder, "error").read_text()
             self.assertRegex(text, r"communication failure: rank 0 waited \d+\.\d s in all-reduce")
@@ -268,7 +275,7 @@ class Processes(unittest.TestCase):
     def test_a_process_that_crashes_leaves_its_dump(self):
         with tempfile.TemporaryDirectory() as folder:
             with self.assertRaises(processes.ProcessExitedException) as raised:
-                processes.spawn(crashing_process, (free_port(), folder), nprocs=SIZE)
+                spawn(crashing_process, free_port(), folder)
             self.assertEqual(raised.exception.signal_name, "SIGSEGV")
             dump = pickle.loads(Path(folder, "rank_1").read_bytes())
             names = [entry["frames"][0]["name"] for entry in dump["entries"]]
@@ -277,7 +284,7 @@ class Processes(unittest.TestCase):
 
     def test_what_goes_wrong_on_one_is_raised_on_all(self):
         with tempfile.TemporaryDirectory() as folder:
-            processes.spawn(failing_process, (free_port(), folder), nprocs=SIZE)
+            spawn(failing_process, free_port(), folder)
             errors = [torch.load(Path(folder, f"{rank}.pt")) for rank in range(SIZE)]
         self.assertEqual(errors[0], errors[1])
         self.assertIn("its bytes are damaged", errors[0][0])

@@ -1,4 +1,4 @@
-"""Prints "file|path<tab>sum" of every tensor that torch.load(weights_only=True) reads.
+"""Prints "file/path<tab>sum" of every tensor that torch.load(weights_only=True) reads.
 
 Usage: torch_load.py FOLDER, which holds .pt files at any depth.
 """
@@ -36,7 +36,6 @@ for file in sorted(root.rglob("*.pt")):
     for path, tensor in walk(str(file.relative_to(root)), content):
         print(f"{path}\t{tensor.double().sum().item()!r}")
     if file.name == "user_content.pt":
-        print(
-            f"user_content\t{content['global_step']} {content['consumed_samples']} "
-            f"{content['optimizer_steps']}"
-        )
+        place = file.relative_to(root).with_suffix("")
+        counts = (content[key] for key in ("global_step", "consumed_samples", "optimizer_steps"))
+        print(f"{place}\t{' '.join(map(str, counts))}")

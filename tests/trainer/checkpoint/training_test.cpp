@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(Precision, ExactResume,
                          testing::Values("fp32", "bf16SR", "mixed_precision"));
 
 TEST(Reshard, RandomPairsOfLayoutsGoOnAsTheUninterruptedRun) {
-  constexpr std::int64_t kSave = 5, kSteps = 10;
+  constexpr std::int64_t kSave = 3, kSteps = 5;  // the warm-up ends between them
   std::map<std::size_t, TrainingRun> whole;
   const TemporaryDirectory folder;
   const auto folder_of = [&](std::size_t i) {
@@ -228,45 +228,46 @@ RunConfig small_run(std::int64_t steps) {
   return config;
 }
 
+/// One start of Python opens the files of both forms.
 TEST(Files, AreNxDsAndOpenWithTorchLoad) {
+  const TemporaryDirectory folder;
+  std::map<std::string, TrainingRun> runs;
   for (const bool xser : {false, true}) {
-    const TemporaryDirectory folder;
+    const std::string form = xser ? "xser" : "plain", place = folder.path() / form;
     RunConfig config = small_run(2);
     config.exp_manager.checkpoints.save_xser = xser;
-    const TrainingRun run = train(config, folder.path());
-    const fs::path tag = folder.path() / "m--step=2-consumed_samples=16.0.ckpt";
+    runs[form] = train(config, place);
+    const fs::path tag = checkpoint_of(config, place, 2);
     for (const char* file :
          {"checkpoint", "done", "user_content.pt", "model/dp_rank_00_tp_rank_01_pp_rank_00.pt",
           "optim/dp_rank_01_tp_rank_01_pp_rank_00.pt"})
       EXPECT_TRUE(fs::exists(tag / file)) << file;
     EXPECT_EQ(fs::exists(tag / "optim/dp_rank_01_tp_rank_01_pp_rank_00.pt.tensors/tensor_0.pt"),
               xser);
-    const auto sums =
-        trainer::testing_support::read_oracle("trainer/checkpoint/torch_load.py " + tag.string());
-    EXPECT_EQ(sums.at("user_content"), (std::vector<double>{2, 16, 2}));
+    fs::remove_all(place + "/m--step=2-consumed_samples=16.0-last.ckpt");
+    RunConfig longer = resumed(config, place, 2);
+    longer.trainer.max_steps = 3;
+    EXPECT_EQ(train(longer, place).losses.size(), 1U);
+  }
+  const auto sums = trainer::testing_support::read_oracle("trainer/checkpoint/torch_load.py " +
+                                                          folder.path().string());
+  for (const auto& [form, run] : runs) {
+    const std::string tag = form + "/m--step=2-consumed_samples=16.0.ckpt/";
+    EXPECT_EQ(sums.at(tag + "user_content"), (std::vector<double>{2, 16, 2}));
     double total = 0, expected = 0;
     for (const auto& [path, values] : sums) {
-      if (path.starts_with("model/") && values.size() == 1) total += values[0];
+      if (path.starts_with(tag + "model/") && values.size() == 1) total += values[0];
     }
     for (const auto& [key, tensor] : run.states.at(2)) {
       if (key.starts_with(kStatePrefix)) continue;
       const bool replicated = tensor.dim() == 1 && !key.ends_with(".bias");
       expected += tensor.to(at::kDouble).sum().item<double>() * (replicated ? 2 : 1);
     }
-    EXPECT_NEAR(total, expected, 1e-6);
-    if (!xser) {
-      EXPECT_TRUE(
-          sums.contains("optim/dp_rank_00_tp_rank_00_pp_rank_00.pt/sharded_master_weights/0"));
-    }
-    const TrainingRun cut = train(
-        [&] {
-          RunConfig longer = resumed(config, folder.path(), 2);
-          longer.trainer.max_steps = 3;
-          return longer;
-        }(),
-        folder.path());
-    EXPECT_EQ(cut.losses.size(), 1U);
+    EXPECT_NEAR(total, expected, 1e-6) << form;
   }
+  EXPECT_TRUE(
+      sums.contains("plain/m--step=2-consumed_samples=16.0.ckpt/"
+                    "optim/dp_rank_00_tp_rank_00_pp_rank_00.pt/sharded_master_weights/0"));
 }
 
 TEST(Lifecycle, KeepsTheNewestAndTheLast) {
@@ -339,6 +340,7 @@ TEST(Lifecycle, FiftySavesLeaveNothingInMemory) {
   RunConfig config = config_of({{1, 1, 1}}, "fp32", kSaves);
   config.model.hidden_size = 128;
   config.model.ffn_hidden_size = 256;
+  config.data.global_batch_size = 1;
   config.exp_manager.checkpoints.save_top_k = 1;
   config.exp_manager.checkpoints.every_n_train_steps = 1;
   for (const bool async : {false, true}) {
@@ -442,6 +444,7 @@ TEST(Lifecycle, FoldersOfTheSameNameAreNotOverwritten) {
 void stop_at_every_change(const std::string& filename, bool drops_states = false) {
   RunConfig config = config_of({{1, 1, 2, false, true}}, "fp32", 3);
   config.model.num_layers = 1;
+  config.data.global_batch_size = 2;  // one for each rank: each change is a training
   config.exp_manager.checkpoints.every_n_train_steps = 1;
   config.exp_manager.checkpoints.save_top_k = drops_states ? 2 : 1;
   if (drops_states) config.exp_manager.checkpoints.save_last_n_optim_states = 1;
