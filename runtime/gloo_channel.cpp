@@ -42,7 +42,7 @@ void GlooChannel::send(const Outgoing& message) {
   std::memcpy(place + sizeof head, message.what().data(), message.what().size());
   place += head.data_begin();
   for (const auto& [begin, size] : message.data()) {
-    std::memcpy(place, begin, size);
+    if (size > 0) std::memcpy(place, begin, size);  // a piece of no bytes may be nowhere
     place += size;
   }
   const auto size = static_cast<std::int64_t>(kBlock);
