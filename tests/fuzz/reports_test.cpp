@@ -74,7 +74,7 @@ std::filesystem::path write_journal(const std::filesystem::path& folder,
   space.request.overrides = {"model.num_layers=2"};
   space.request.nodes = {1, 2};
   space.candidates.resize(4);
-  Journal journal(folder, space, {}, facts);
+  SweepJournal journal(folder, space, {}, facts);
   for (std::size_t i = 0; i < 4; ++i) {
     SweepRow row;
     row.index = i;
@@ -93,7 +93,7 @@ TEST(Reports, WhateverIsInAJournal) {
   fuzz_files(
       {file},
       [&] {
-        const analysis::JournalFile journal = analysis::read_journal(file.parent_path());
+        const JournalFile journal = analysis::read_sweep_journal(file.parent_path());
         (void)analysis::request_of(journal);
         analysis::SweepRow row;
         for (const nlohmann::json& result : analysis::merge_journals({journal}, facts))
@@ -108,7 +108,7 @@ TEST(Reports, AHeadThatOccursTwiceInAJournalIsNamed) {
   const std::string text = read_all(file);
   put(file, text.substr(0, text.find('\n') + 1) + text);
   try {
-    (void)analysis::read_journal(file.parent_path());
+    (void)analysis::read_sweep_journal(file.parent_path());
     FAIL() << "expected a ConfigError";
   } catch (const ConfigError& error) {
     EXPECT_TRUE(
