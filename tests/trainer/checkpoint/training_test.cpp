@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(Precision, ExactResume,
                          testing::Values("fp32", "bf16SR", "mixed_precision"));
 
 TEST(Reshard, RandomPairsOfLayoutsGoOnAsTheUninterruptedRun) {
-  constexpr std::int64_t kSave = 3, kSteps = 5;  // the warm-up ends between them
+  constexpr std::int64_t kSave = 5, kSteps = 10;
   std::map<std::size_t, TrainingRun> whole;
   const TemporaryDirectory folder;
   const auto folder_of = [&](std::size_t i) {
