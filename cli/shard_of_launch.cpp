@@ -2,17 +2,32 @@
 
 #include <filesystem>
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "base/error.h"
 #include "base/launch.h"
 #include "base/log.h"
+#include "cli/not_empty.h"
 
 namespace trellis::cli {
 
-void take_shard_of_launch(std::string_view verb, std::string& shard, std::string& out) {
+void add_part_options(CLI::App& verb, std::string& shard, std::string& out) {
+  verb.add_option("--out", out,
+                  "folder for the journal: the same command goes on where it was cut off")
+      ->type_name("DIR")
+      ->check(not_empty("a folder"));
+  verb.add_option("--shard", shard,
+                  "i/n: the i-th of n parts, for job arrays; merged by `trellis " +
+                      verb.get_name() + " merge`")
+      ->type_name("i/n")
+      ->check(not_empty("i/n"));
+}
+
+bool take_shard_of_launch(std::string_view verb, std::string& shard, std::string& out) {
   const std::optional<Launch> launch = find_launch(process_environment);
-  if (launch && launch->processes > 1) {
+  const bool launched = launch && launch->processes > 1;
+  if (launched) {
     if (!shard.empty())
       throw ConfigError(
           fmt::format("--shard {}: {} started {} processes, which would all do this part: leave it "
@@ -34,6 +49,7 @@ void take_shard_of_launch(std::string_view verb, std::string& shard, std::string
         "--shard {}: a part is of use only with its journal: give --out DIR too, which `trellis {} "
         "merge` reads",
         shard, verb));
+  return launched;
 }
 
 }  // namespace trellis::cli

@@ -65,7 +65,13 @@ void sweep(SweepOptions& options) {
     throw ConfigError(
         "which configuration? Expected `trellis sweep CONFIG --nodes N`, or `trellis sweep merge "
         "DIR…`");
-  take_shard_of_launch("sweep", options.shard, options.out);
+  const bool launched = take_shard_of_launch("sweep", options.shard, options.out);
+  for (const std::string& file : {options.csv, options.parquet, options.svg, options.html}) {
+    if (launched && !file.empty())
+      throw ConfigError(file +
+                        ": every process of the launcher would write it: give it to `trellis "
+                        "sweep merge`");
+  }
   if (!options.shard.empty()) options.run.shard = parse_shard(options.shard);
   if (options.request.fast && !options.out.empty())
     throw ConfigError(
@@ -173,14 +179,7 @@ void run_options(CLI::App& verb, SweepOptions& options) {
                   "simulations at the same time; 0: one per host core. Results do not depend on it")
       ->capture_default_str()
       ->check(between(0, kMostThreads, "each is a process"));
-  verb.add_option("--out", options.out,
-                  "folder for the journal: the same command goes on where it was cut off")
-      ->type_name("DIR")
-      ->check(not_empty("a folder"));
-  verb.add_option("--shard", options.shard,
-                  "i/n: the i-th of n parts, for job arrays; merged by `trellis sweep merge`")
-      ->type_name("i/n")
-      ->check(not_empty("i/n"));
+  add_part_options(verb, options.shard, options.out);
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "cli/load_trainer.h"
 #include "cli/machine.h"
-#include "cli/not_empty.h"
 #include "cli/number_range.h"
 #include "cli/rank_options.h"
 #include "cli/shard_of_launch.h"
@@ -20,18 +19,6 @@ namespace {
 
 constexpr const char* kJson =
     "print the result as one JSON document on stdout (schema trellis.verify/1)";
-
-void add_parts(CLI::App& verb, VerifyRequest& request) {
-  verb.add_option("--out", request.out,
-                  "folder for the journal: the same command goes on where it was cut off")
-      ->type_name("DIR")
-      ->check(not_empty("a folder"));
-  verb.add_option("--shard", request.shard,
-                  "i/n: the i-th of n parts of the layouts, for job arrays; merged by `trellis "
-                  "verify merge`")
-      ->type_name("i/n")
-      ->check(not_empty("i/n"));
-}
 
 void add_verify_merge(CLI::App& verb, int& exit_code) {
   CLI::App* merge = verb.add_subcommand("merge", "one result from the journals of all shards");
@@ -77,7 +64,7 @@ void add_verify(CLI::App& app, int& exit_code) {
   verb->add_option("--seed-bug", request->seed_bug,
                    "put a known mistake into each layout that can show it: the command must then "
                    "fail (an unknown name lists all)");
-  add_parts(*verb, *request);
+  add_part_options(*verb, request->shard, request->out);
   verb->add_flag("--json", request->json, kJson);
   verb->require_subcommand(0, 1);
   add_verify_merge(*verb, exit_code);

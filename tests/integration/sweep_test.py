@@ -521,23 +521,29 @@ class Sweeps(Case):
         self.assertEqual({**merged, "space": None}, {**self.document, "space": None})
 
     def test_processes_of_a_launcher_take_the_part_of_their_number(self):
-        for rank in range(2):
+        def launched(rank, *args):
             names = {
                 "RANK": rank,
                 "WORLD_SIZE": 2,
                 "MASTER_ADDR": "localhost",
                 "MASTER_PORT": 29512,
             }
-            done = subprocess.run(
-                [TRELLIS, "sweep", *map(str, FEW), "--out", "launched"],
+            return subprocess.run(
+                [TRELLIS, "sweep", *map(str, FEW), "--out", "launched", *args],
                 capture_output=True,
                 text=True,
                 cwd=self.dir,
                 env={**os.environ, **{name: str(value) for name, value in names.items()}},
             )
+
+        for rank in range(2):
+            done = launched(rank)
             self.assertEqual(done.returncode, 0, done.stderr[-2000:])
         merged = self.sweep("merge", "launched/1-of-2", "launched/2-of-2")
         self.assertEqual({**merged, "space": None}, {**self.document, "space": None})
+        done = launched(0, "--csv", "all.csv")
+        self.assertEqual(done.returncode, 2, done.stderr[-2000:])
+        self.assertIn("give it to `trellis sweep merge`", done.stderr)
 
     def test_bad_input(self):
         self.fails(2, text="which configuration?")

@@ -101,6 +101,9 @@ class Verification {
             {"--steps", std::to_string(request_.steps)},
             {"--tolerance", c10::str(request_.tolerance)},
             {"--device", request_.device},
+            {"--device-library", request_.device_library},
+            {"--device-plugin", request_.device_plugin},
+            {"--backend", request_.backend},
             {"--instance", request_.device == "cpu" ? "none" : request_.instance},
             {"--seed-bug", request_.seed_bug.empty() ? "none" : request_.seed_bug},
             {"hash of the resolved configuration", configuration.finish().to_string()}};

@@ -61,6 +61,9 @@ json head_of(const VerifyRequest& request, const Shard& shard, const json& facts
             {"steps", request.steps},
             {"tolerance", request.tolerance},
             {"device", request.device},
+            {"device_library", request.device_library},
+            {"device_plugin", request.device_plugin},
+            {"backend", request.backend},
             {"instance", request.instance},
             {"seed_bug", request.seed_bug}}},
           {"facts", facts}};
@@ -150,6 +153,9 @@ VerifyRequest merged_request(const std::vector<std::string>& folders) {
     request.steps = fields.at("steps");
     request.tolerance = fields.at("tolerance");
     request.device = fields.at("device");
+    request.device_library = fields.at("device_library");
+    request.device_plugin = fields.at("device_plugin");
+    request.backend = fields.at("backend");
     request.instance = fields.at("instance");
     request.seed_bug = fields.at("seed_bug");
   } catch (const json::exception& error) {
