@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <string>
+#include <thread>
 
 #include "base/error.h"
 #include "runtime/native_stack.h"
@@ -17,6 +18,8 @@ namespace trellis::runtime {
 namespace {
 
 constexpr std::chrono::milliseconds kInterval{50};
+/// For Python's code to write stacks itself: it looks every 20 ms.
+constexpr std::chrono::milliseconds kPythonPatience{2000};
 
 // A signal handler may only touch a lock-free flag.
 std::atomic<unsigned> pictures_asked{0};
@@ -58,6 +61,13 @@ HangWatch::HangWatch(std::shared_ptr<Rendezvous> rendezvous, Options options)
       dump_(options_.dump),
       thread_([this](const std::stop_token& stop) { watch(stop); }) {}
 
+void HangWatch::ask_for_python_stacks() const {
+  if (options_.python_signal == 0) return;
+  const auto until = Clock::now() + kPythonPatience;
+  while (!has_python_stacks_ && Clock::now() < until) std::this_thread::sleep_for(kInterval);
+  if (!has_python_stacks_) pthread_kill(pthread_self(), options_.python_signal);
+}
+
 void HangWatch::watch(const std::stop_token& stop) {
   std::mutex mutex;
   std::condition_variable_any wake;
@@ -81,7 +91,7 @@ void HangWatch::watch(const std::stop_token& stop) {
     const auto overdue = rendezvous_->overdue();
     if (!overdue) continue;
     write_to_stderr(report(*overdue) + dump_.lines());
-    if (options_.python_signal != 0) pthread_kill(pthread_self(), options_.python_signal);
+    ask_for_python_stacks();
     if (options_.exit) ::_exit(static_cast<int>(overdue->code));
     return;
   }

@@ -77,7 +77,8 @@ class RankWorld final : public torch::CustomClassHolder {
     watch_.reset();
     crashes_.reset();
   }
-  void beat() { watch_->beat(); }  ///< see HangWatch
+  void beat() { watch_->beat(); }                                    ///< see HangWatch
+  void python_stacks_written() { watch_->python_stacks_written(); }  ///< see HangWatch
   /// The ranks that go on although they should have ended.
   [[nodiscard]] std::vector<std::int64_t> overdue() const {
     std::vector<std::int64_t> ranks;
@@ -181,6 +182,7 @@ TORCH_LIBRARY_FRAGMENT(trellis, m) {
       .def("watch", &RankWorld::watch)
       .def("stop_watching", &RankWorld::stop_watching)
       .def("beat", &RankWorld::beat)
+      .def("python_stacks_written", &RankWorld::python_stacks_written)
       .def("overdue", &RankWorld::overdue)
       .def("cause", &RankWorld::cause)
       .def("records", &RankWorld::records)

@@ -3,6 +3,8 @@ rendezvous with the others."""
 
 import ctypes
 import faulthandler
+import itertools
+import os
 import signal
 import sys
 import threading
@@ -25,6 +27,7 @@ _CANCELLED = "cancelled: another rank of this world failed"
 _HANGS = ("communication hang", "communication mismatch")  # how the runtime's texts of them begin
 _STACKS_SIGNAL = signal.SIGRTMAX - 3
 _PATIENCE_S = 1.0  # for a rank to end after it was interrupted
+_MOST_FRAMES = 100  # of a stack, as faulthandler has them
 _one_run_at_a_time = threading.Lock()
 
 
@@ -93,6 +96,8 @@ class RankThreads:
                 thread.join(0.02)
                 self.native.beat()
                 if stuck := self.native.overdue():
+                    os.write(2, _stacks().encode())
+                    self.native.python_stacks_written()
                     return self._abandon(stuck)
 
     def _abandon(self, stuck: list[int]) -> None:
@@ -144,6 +149,17 @@ class RankThreads:
     def barrier(self) -> None:
         """Meets all ranks; costs no simulated time."""
         self.native.barrier(_local.rank)
+
+
+def _stacks() -> str:
+    """What each thread does, as faulthandler writes it. Unlike faulthandler this holds Python's
+    lock, so that no stack changes while it is read."""
+    text = ""
+    for ident, frame in sys._current_frames().items():
+        text += f"Thread 0x{ident:016x} (most recent call first):\n"
+        for each, line in itertools.islice(traceback.walk_stack(frame), _MOST_FRAMES):
+            text += f'  File "{each.f_code.co_filename}", line {line} in {each.f_code.co_name}\n'
+    return text + "\n"
 
 
 class _Abandoned(BaseException):
@@ -204,7 +220,7 @@ def run_ranks(
 
 class _Watch:
     """While ranks run, a native thread reports those that are stuck: it needs no lock of Python's.
-    A signal to it writes Python's stacks."""
+    A signal to it writes Python's stacks where a rank keeps the lock."""
 
     def __init__(self, ranks: RankThreads, exits: bool):
         self._ranks, self._exits = ranks, exits
