@@ -57,7 +57,7 @@ sim::SystemConfig machine_of(const TrainingRun& run, const TrainingRequest& requ
   load.calibrated = request.calibrated;
   if (check.problems.empty()) {
     load.logical_core_size = check.config.trainer.lnc;
-    load.software = sim::software_profile(check.config.software).value().stack;
+    load.software = check.config.software;
   }
   return sim::load_system(run.row.instance, load);
 }
