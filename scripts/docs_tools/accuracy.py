@@ -243,9 +243,6 @@ def training_fields(training):
         "megatron_step": number(
             "software.step_overhead", "config/calibration/megatron.yaml", "parameters"
         ),
-        "fine_tuning": number(
-            "software.execution_stretch", "config/calibration/optimum-neuron.yaml", "parameters"
-        ),
         "stretch": number("multi_node_stretch", "configs/trn1.yaml", "network"),
         "trace_time": number("trace_time", "configs/software/nxd.yaml", "host"),
         "launch_time": number("launch_time", "configs/software/optimum-neuron.yaml", "host"),
