@@ -16,6 +16,7 @@
 #include "sim/describe/describe.h"
 #include "sim/describe/drawing.h"
 #include "sim/describe/parameters.h"
+#include "sim/describe/software_text.h"
 #include "sim/describe/storage_text.h"
 
 namespace trellis::cli {
@@ -122,13 +123,47 @@ CLI::App* add_storage(CLI::App& describe) {
   return verb;
 }
 
+void describe_software(const std::string& name, bool json_output) {
+  if (name == sim::kNoSoftware)
+    throw ConfigError("software none has no numbers: a step is the device's work alone");
+  std::vector<std::string> names;
+  for (const sim::SoftwareStack& each : sim::software_stacks())
+    if (name.empty()) names.push_back(each.name);
+  if (!name.empty()) names.push_back(name);
+  nlohmann::json rows = nlohmann::json::array();
+  std::string text;
+  for (const std::string& each : names) {
+    rows.push_back(sim::software_json(each));
+    text += (text.empty() ? "" : "\n") + sim::software_text(each);
+  }
+  std::cout
+      << (json_output
+              ? nlohmann::json({{"schema", "trellis.software/1"}, {"software", rows}}).dump(1) +
+                    "\n"
+              : text)
+      << std::flush;
+}
+
+CLI::App* add_software(CLI::App& describe) {
+  CLI::App* verb = describe.add_subcommand(
+      "software",
+      "training software that the key `software` names, by release: what the host does in a step");
+  auto name = std::make_shared<std::string>();
+  auto json_output = std::make_shared<bool>(false);
+  verb->add_option("name", *name, "STACK or STACK@RELEASE, as the key has it; none: every stack");
+  verb->add_flag("--json", *json_output, "one JSON document (schema trellis.software/1)");
+  verb->footer("Example: trellis describe software nxd@2.20");
+  verb->callback([name, json_output] { describe_software(*name, *json_output); });
+  return verb;
+}
+
 }  // namespace
 
 void add_describe(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand(
       "describe",
       "what hardware is modelled: every parameter with unit, source and evidence, totals, wiring; "
-      "keys of a configuration; storage for checkpoints");
+      "keys of a configuration; storage for checkpoints; training software");
   auto options = std::make_shared<DescribeOptions>();
   verb->add_option("instance", options->instance,
                    "e.g. trn1.32xlarge; none: the list of instances");
@@ -150,9 +185,10 @@ void add_describe(CLI::App& app, int& exit_code) {
       "  trellis describe keys model.optim");
   const CLI::App* keys = add_keys(*verb);
   const CLI::App* storage = add_storage(*verb);
-  verb->callback([verb, keys, storage, options, &exit_code] {
+  const CLI::App* software = add_software(*verb);
+  verb->callback([verb, keys, storage, software, options, &exit_code] {
     exit_code = 0;
-    if (keys->parsed() || storage->parsed()) return;
+    if (keys->parsed() || storage->parsed() || software->parsed()) return;
     if (!options->instance.empty()) return describe_instance(*options);
     for (const char* option : {"--nodes", "--lnc", "--set", "--topology"}) {
       if (verb->count(option) > 0)

@@ -42,7 +42,6 @@ std::vector<analysis::UncertainConstant> constants_of(const ExplainOptions& opti
   sim::LoadOptions load;
   load.nodes = options.step.nodes;
   load.overrides = options.step.hardware;
-  load.software = sim::software_profile(config.software).value().stack;
   auto all =
       analysis::uncertain_constants(trainer::load_machine(config, options.step.instance, load));
   if (options.constants.empty()) return all;

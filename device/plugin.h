@@ -65,7 +65,7 @@ typedef struct trellis_device_plugin_t {
    * in this process, one device index each; without them all); logical_core_size, estimate_unknown,
    * hardware
    * ("key=value" texts: other numbers of the machine), calibrated (false: without its fitted
-   * numbers); software ("none", "nxd", "megatron", "optimum-neuron": whose cost in addition to the
+   * numbers); software ("none", "nxd", "megatron@2.18", …: whose cost in addition to the
    * device's work counts); unlimited_memory (needs shape_only): allocations past a core's capacity
    * are given, and memory_report says how many (num_ooms), which was the first and what lived at
    * the peak; slow (texts: "core:RANK=FACTOR", "link:NAME=FACTOR"): parts whose work takes so many

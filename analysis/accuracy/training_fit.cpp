@@ -7,17 +7,14 @@
 namespace trellis::analysis {
 namespace {
 
-constexpr double kMostSeconds = 3;  ///< of megatron_step, as sim/configs states
+constexpr double kMostSeconds = 3;  ///< of step_overhead, as sim/configs/software states
 
-sim::SoftwareConfig with_megatron_step(sim::SoftwareConfig software, double seconds) {
-  software.megatron_step = Picoseconds(static_cast<std::int64_t>(seconds * 1e12));
-  return software;
-}
+bool takes_it(const FitRow& row) { return row.step.software.stack == kFittedStack; }
 
-double cost(const std::vector<FitRow>& rows, const sim::SoftwareConfig& software) {
+double cost(const std::vector<FitRow>& rows, Picoseconds overhead) {
   double sum = 0, worst = 0;
   for (const FitRow& row : rows) {
-    const double error = std::abs(std::log(expected_seconds(row.step, software) / row.published_s));
+    const double error = std::abs(std::log(expected_seconds(row.step, overhead) / row.published_s));
     sum += error;
     worst = std::max(worst, error);
   }
@@ -26,23 +23,19 @@ double cost(const std::vector<FitRow>& rows, const sim::SoftwareConfig& software
 
 }  // namespace
 
-double expected_seconds(const SimulatedRow& step, const sim::SoftwareConfig& numbers) {
-  sim::SoftwareConfig software = numbers;
-  software.stack = step.software.stack;
-  return step.seconds + to_seconds(software.step_overhead()) -
-         to_seconds(step.software.step_overhead());
+double expected_seconds(const SimulatedRow& step, Picoseconds overhead) {
+  const sim::SoftwareConfig& software = step.software;
+  if (software.stack != kFittedStack) return step.seconds;
+  return step.seconds + to_seconds(overhead) - to_seconds(software.step_overhead);
 }
 
-sim::SoftwareConfig fit_software(const std::vector<FitRow>& rows, sim::SoftwareConfig start) {
-  const bool taken = std::any_of(rows.begin(), rows.end(), [](const FitRow& row) {
-    return row.step.software.stack == sim::SoftwareStack::kMegatron;
-  });
-  if (!taken) return start;
+Picoseconds fit_step_overhead(const std::vector<FitRow>& rows, Picoseconds start) {
+  if (std::ranges::none_of(rows, takes_it)) return start;
   constexpr int kPoints = 300;
-  sim::SoftwareConfig best = start;
+  Picoseconds best = start;
   double least = cost(rows, best);
   for (int i = 0; i <= kPoints; ++i) {
-    const sim::SoftwareConfig tried = with_megatron_step(start, kMostSeconds * i / kPoints);
+    const Picoseconds tried(static_cast<std::int64_t>(kMostSeconds * i / kPoints * 1e12));
     const double now = cost(rows, tried);
     if (now >= least) continue;
     least = now;
@@ -52,13 +45,15 @@ sim::SoftwareConfig fit_software(const std::vector<FitRow>& rows, sim::SoftwareC
 }
 
 std::vector<double> leave_one_family_out(const std::vector<FitRow>& rows) {
-  std::map<std::string, sim::SoftwareConfig> fitted;
+  const auto taker = std::ranges::find_if(rows, takes_it);
+  const Picoseconds used = taker == rows.end() ? Picoseconds() : taker->step.software.step_overhead;
+  std::map<std::string, Picoseconds> fitted;
   for (const FitRow& row : rows) fitted.try_emplace(row.family);
-  for (auto& [family, software] : fitted) {
+  for (auto& [family, overhead] : fitted) {
     std::vector<FitRow> others;
     std::copy_if(rows.begin(), rows.end(), std::back_inserter(others),
                  [&](const FitRow& row) { return row.family != family; });
-    software = fit_software(others, rows.front().step.software);
+    overhead = fit_step_overhead(others, used);
   }
   std::vector<double> errors;
   for (const FitRow& row : rows)

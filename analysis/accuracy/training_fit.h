@@ -3,11 +3,14 @@
 #include <string>
 #include <vector>
 
-#include "sim/config/system_config.h"
+#include "base/units.h"
+#include "sim/config/software_config.h"
 
-/// The number between a simulated step and a published one that is fitted to steps: megatron_step
-/// of `software.*`.
+/// The number between a simulated step and a published one that is fitted to steps:
+/// `software.step_overhead` of kFittedStack.
 namespace trellis::analysis {
+
+inline constexpr const char* kFittedStack = "megatron";
 
 /// A simulated step, with what a fit needs to know of it.
 struct SimulatedRow {
@@ -15,9 +18,9 @@ struct SimulatedRow {
   sim::SoftwareConfig software;  ///< that it was simulated with
 };
 
-/// The seconds of the step by other numbers than those of the simulation; the row's software stack
-/// stays.
-[[nodiscard]] double expected_seconds(const SimulatedRow& step, const sim::SoftwareConfig& numbers);
+/// The seconds of the step by another number than that of the simulation; those of other stacks
+/// stay.
+[[nodiscard]] double expected_seconds(const SimulatedRow& step, Picoseconds overhead);
 
 struct FitRow {
   SimulatedRow step;
@@ -25,11 +28,10 @@ struct FitRow {
   std::string family;
 };
 
-/// `start` with the megatron_step of the least mean |log(expected / published)|, plus a tenth of
-/// the worst row, as scripts/calibrate weighs them; in the plausible range of the hardware files.
-/// It stays as it is where no row takes it; the other numbers always do: they are measured.
-[[nodiscard]] sim::SoftwareConfig fit_software(const std::vector<FitRow>& rows,
-                                               sim::SoftwareConfig start);
+/// The number of the least mean |log(expected / published)|, plus a tenth of the worst row, as
+/// scripts/calibrate weighs them; in the plausible range of sim/configs/software. `start` where no
+/// row takes it.
+[[nodiscard]] Picoseconds fit_step_overhead(const std::vector<FitRow>& rows, Picoseconds start);
 
 /// Errors (expected / published − 1) in the order of `rows`, each with the number fitted to the
 /// rows of other families only.

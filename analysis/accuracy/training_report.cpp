@@ -125,13 +125,13 @@ std::string left_out_text(const std::vector<Entry>& entries) {
 std::string best_software_text(const std::vector<Entry>& entries) {
   const auto rows = fit_rows(entries);
   const auto taker = std::find_if(rows.begin(), rows.end(), [](const FitRow& row) {
-    return row.step.software.stack == sim::SoftwareStack::kMegatron;
+    return row.step.software.stack == kFittedStack;
   });
   if (taker == rows.end()) return "";
-  const sim::SoftwareConfig used = taker->step.software, best = fit_software(rows, used);
+  const Picoseconds used = taker->step.software.step_overhead;
   return fmt::format(
-      "software.megatron_step that fits these rows best (in use): {:.2f} s ({:.2f} s)\n",
-      to_seconds(best.megatron_step), to_seconds(used.megatron_step));
+      "software.step_overhead of {} that fits these rows best (in use): {:.2f} s ({:.2f} s)\n",
+      kFittedStack, to_seconds(fit_step_overhead(rows, used)), to_seconds(used));
 }
 
 /// Device and host, each for itself, where both were seen.

@@ -57,7 +57,7 @@ sim::SystemConfig machine_of(const TrainingRun& run, const TrainingRequest& requ
   load.calibrated = request.calibrated;
   if (check.problems.empty()) {
     load.logical_core_size = check.config.trainer.lnc;
-    load.software = sim::software_profile(check.config.software).value().stack;
+    load.software = check.config.software;
   }
   return sim::load_system(run.row.instance, load);
 }
@@ -194,9 +194,15 @@ Prediction simulate_one(const TrainingRun& run, const TrainingRequest& request,
   return prediction;
 }
 
-Prediction predict_one(const TrainingRun& run, const TrainingRequest& request) {
+Prediction predict_one(const TrainingRun& run, TrainingRequest request) {
   const trainer::RunCheck check =
       trainer::check_run_config(run.config.string(), run.overrides, run.row.instance);
+  if (check.problems.empty() && check.config.software == sim::kNoSoftware) {
+    // A request is of all rows, and numbers of a software are of those that have one.
+    std::erase_if(request.hardware, [](const std::string& number) {
+      return number.starts_with(sim::kSoftwarePrefix);
+    });
+  }
   const sim::SystemConfig machine = machine_of(run, request, check);
   Prediction prediction = simulate_one(run, request, key_of(run, request, check, machine));
   prediction.simulated.software = machine.software;

@@ -36,6 +36,9 @@ constexpr std::array<Measurement, 17> kMeasurements{{
      "`nccom-test allr`, `allg` and `redsct` on the ranks of one TP group, 1 KiB to "
      "1 GiB; `trellis collectives` prints the same table"},
     {"interconnect.", "`nccom-test sendrecv` between neighbouring chips, 8 B to 256 MiB"},
+    {"network.multi_node",
+     "seconds of this step on one instance and on two, with the same batch "
+     "per rank (this one needs two instances)"},
     {"network.",
      "`nccom-test allr` on two instances and on all of them, 256 MiB (this one needs a "
      "cluster)"},
@@ -45,9 +48,6 @@ constexpr std::array<Measurement, 17> kMeasurements{{
     {"software.launch",
      "`neuron-monitor` of one step: idle time between executions, over the "
      "operations of a micro-batch"},
-    {"software.multi_node",
-     "seconds of this step on one instance and on two, with the same batch "
-     "per rank (this one needs two instances)"},
     {"software.",
      "seconds of this step on one instance, steps 20 to 40, and the device's busy "
      "share in `neuron-monitor`"},
@@ -77,10 +77,7 @@ std::vector<UncertainConstant> uncertain_constants(const sim::SystemConfig& syst
   std::vector<UncertainConstant> all;
   for (const sim::Parameter& parameter : system.parameters) {
     const auto ends = ends_of_range(parameter.range);
-    const bool taken = system.software.stack != sim::SoftwareStack::kNone ||
-                       !parameter.key.starts_with(sim::kSoftwarePrefix);
-    if (ends && taken)
-      all.push_back({parameter, ends->first, ends->second, measurement_of(parameter.key)});
+    if (ends) all.push_back({parameter, ends->first, ends->second, measurement_of(parameter.key)});
   }
   return all;
 }

@@ -20,8 +20,8 @@ struct UncertainConstant {
 [[nodiscard]] std::optional<std::pair<std::string, std::string>> ends_of_range(
     const std::string& range);
 
-/// Those of the machine with two ends, in the order of its file; with stack kNone without
-/// `software.*`, which such a step does not take.
+/// Those of the machine with two ends, in the order of its file; those of a training
+/// software only where the step has one.
 [[nodiscard]] std::vector<UncertainConstant> uncertain_constants(const sim::SystemConfig& system);
 
 /// What to measure for a number of this key.

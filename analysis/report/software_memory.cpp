@@ -20,10 +20,7 @@ using nlohmann::json;
 constexpr double kGiB = 1 << 30;
 
 /// Modules of Hugging Face on NxD: the published breakdown is of them.
-bool has_ratio(const std::string& software) {
-  const auto profile = sim::software_profile(software);
-  return profile && profile->is_xla;
-}
+bool has_ratio(const std::string& software) { return sim::software_stack(software).is_xla; }
 
 std::int64_t sum(const json& categories, const auto& keys) {
   std::int64_t bytes = 0;

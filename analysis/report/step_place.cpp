@@ -2,13 +2,15 @@
 
 #include <algorithm>
 
+#include "sim/config/software_config.h"
+
 namespace trellis::analysis {
 
 StepPlace step_place(const trainer::RunConfig& config, const std::string& instance, int nodes,
                      const std::vector<std::string>& hardware) {
   StepPlace place;
   place.instance = instance;
-  place.software = config.software;
+  place.software = sim::stack_name(config.software);
   place.parameters = config.num_parameters();
   place.sequence_length = config.model.encoder_seq_length;
   place.nodes = nodes;

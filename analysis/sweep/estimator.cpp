@@ -90,7 +90,7 @@ TimedMachine& Estimator::machine_of(int nodes, const trainer::RunConfig& config)
     sim::LoadOptions load;
     load.nodes = nodes;
     load.logical_core_size = config.trainer.lnc;
-    load.software = sim::software_profile(config.software).value().stack;
+    load.software = config.software;
     machine = std::make_unique<TimedMachine>(sim::load_system(space_.request.instance, load));
   }
   return *machine;
@@ -101,7 +101,7 @@ void Estimator::raise(SweepRow& row, const StageProfile& times, bool own) {
   TimedMachine& machine = machine_of(row.candidate.nodes, config);
   const std::int64_t time = (own ? estimate_step(config, times, machine.times)
                                  : estimate_passes(config, times, machine.times)) +
-                            machine.system.software.step_overhead().value;
+                            machine.system.software.step_overhead.value;
   if (own) row.estimate_ps = time;
   row.bound_ps = std::max(
       row.bound_ps, static_cast<std::int64_t>(static_cast<double>(time) * (1 - kEstimateRange)));

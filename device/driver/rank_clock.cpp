@@ -164,7 +164,7 @@ class RankClock::Reader {
 
   void end_step() {
     c_.comm_ends_.clear();
-    const Picoseconds overhead = system_.software.step_overhead();
+    const Picoseconds overhead = system_.software.step_overhead;
     if (overhead.value > 0) c_.host_ = std::max(c_.host_, c_.now()) + overhead;
   }
 

@@ -134,7 +134,9 @@ nlohmann::json Session::simulate_step(std::int64_t step) {
   }
   std::vector<std::shared_ptr<const TimedProgram>> owned;
   StepTiming timing = lay_out_step(
-      impl_->streams, impl_->graphs, {options_.world_size, options_.fold, options_.reads_forward},
+      impl_->streams, impl_->graphs,
+      {options_.world_size, options_.fold,
+       options_.reads_forward || system().software.reads_per_micro_batch > 0},
       [&](const Graph& graph) {
         return owned
             .emplace_back(impl_->timer.share(

@@ -27,9 +27,9 @@ struct SessionOptions {
   std::string instance = "trn1.32xlarge";
   int nodes = 1;
   int logical_core_size = 0;  ///< physical cores per logical core; 0: the instance's own
-  std::vector<std::string> hardware = {};                   ///< sim::LoadOptions::overrides
-  bool calibrated = true;                                   ///< sim::LoadOptions::calibrated
-  sim::SoftwareStack software = sim::SoftwareStack::kNone;  ///< sim::LoadOptions::software
+  std::vector<std::string> hardware = {};   ///< sim::LoadOptions::overrides
+  bool calibrated = true;                   ///< sim::LoadOptions::calibrated
+  std::string software = sim::kNoSoftware;  ///< sim::LoadOptions::software
   bool reads_forward = false;  ///< the training software's host reads a value of each micro-batch's
                                ///< forward pass before it goes on
   std::vector<std::string> slow = {};  ///< sim::read_slow_parts

@@ -101,12 +101,14 @@ def rows(percent, signed):
 
 
 def fitted_rows():
-    """Of the table of fitted numbers: generation, number, value, rows, meaning."""
-    for generation in ("trn1", "trn2"):
-        path = SOURCE / f"sim/config/calibration/{generation}.yaml"
+    """Of the table of fitted numbers: generation or software, number, value, rows, meaning."""
+    for path in sorted(
+        (SOURCE / "sim/config/calibration").glob("*.yaml"),
+        key=lambda path: (not path.stem.startswith("trn"), path.stem),
+    ):
         for name, entry in yaml.safe_load(path.read_text())["parameters"].items():
             yield (
-                generation,
+                path.stem,
                 f"`{name}`",
                 str(entry["value"]).replace(" us", " µs"),
                 ", ".join(entry["fitted_on"]),

@@ -137,16 +137,10 @@ def signed(value):
     return f"{100 * value:+.1f} %".replace("-", "−")
 
 
-def number(name, generation="trn1"):
-    """`software.NAME` of a generation: the fitted value, or that of the hardware file."""
-    fitted = yaml.safe_load((SOURCE / f"sim/config/calibration/{generation}.yaml").read_text())[
-        "parameters"
-    ].get(f"software.{name}")
-    entry = (
-        fitted
-        or yaml.safe_load((SOURCE / f"sim/configs/{generation}.yaml").read_text())["software"][name]
-    )
-    return str(entry["value"]).replace(" us", " µs")
+def number(name, file, member):
+    """The value of `NAME` in a mapping of a file of sim/."""
+    entries = yaml.safe_load((SOURCE / "sim" / file).read_text())[member]
+    return str(entries[name]["value"]).replace(" us", " µs")
 
 
 def summary(record, group):
@@ -195,6 +189,12 @@ def kernel_fields(record):
     return {"kernels": table(rows), "published_only": table(only)}
 
 
+def release_of(row_id):
+    """Of the software that a published step is of."""
+    run = yaml.safe_load((SOURCE / f"benchmarks/published/training/{row_id}.yaml").read_text())
+    return run["software"].split("@")[1]
+
+
 def step_row(row):
     groups = dict(group.split(" ", 1) for group in row["groups"])
     parameters = row["parameters"]
@@ -206,7 +206,7 @@ def step_row(row):
         size,
         row["instance"],
         row["nodes"],
-        groups["path"],
+        f"{groups['path']} {release_of(row['id'])}",
         row["use"],
         f"{row['published_s']:.4g} s",
         f"{row['predicted_s']:.4g} s",
@@ -240,12 +240,12 @@ def training_fields(training):
         "training": table(rows),
         "steps": table(step_row(row) for row in steps),
         "telemetry": table(telemetry_row(row) for row in steps if "telemetry" in row),
-        "megatron_step": number("megatron_step"),
-        "fine_tuning": number("fine_tuning_stretch"),
-        "fine_tuning_trn2": number("fine_tuning_stretch", "trn2"),
-        "stretch": number("multi_node_stretch"),
-        "trace_time": number("trace_time"),
-        "launch_time": number("launch_time"),
+        "megatron_step": number(
+            "software.step_overhead", "config/calibration/megatron.yaml", "parameters"
+        ),
+        "stretch": number("multi_node_stretch", "configs/trn1.yaml", "network"),
+        "trace_time": number("trace_time", "configs/software/nxd.yaml", "host"),
+        "launch_time": number("launch_time", "configs/software/optimum-neuron.yaml", "host"),
     }
 
 

@@ -192,6 +192,10 @@ FORMATS = {
         "`torch.ops.trellis.session_options`",
         "the machine that a Python program runs on",
     ),
+    "trellis.software/1": (
+        "`trellis describe software --json`",
+        "training software by release: what the host does, what each release changed",
+    ),
     "trellis.step_report/1": (
         "`report.json`, member `simulated`",
         "a step in parts that add up to it, in picoseconds",

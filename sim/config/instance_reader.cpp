@@ -98,6 +98,7 @@ Interconnect read_interconnect(ParameterReader r) {
 NetworkConfig read_network(ParameterReader r) {
   NetworkConfig c;
   c.oversubscription = r.read<double>("oversubscription");
+  c.multi_node_stretch = r.read<double>("multi_node_stretch");
   r.reject_unknown();
   return c;
 }

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <system_error>
+#include <utility>
 
 #include "base/nearest.h"
 
@@ -41,19 +44,22 @@ Overlay::Overlay(const std::string& generation, const LoadOptions& options) {
   if (options.calibrated) {
     std::error_code ignored;
     const fs::path folder = calibration_directory();
-    const fs::path file = folder / (generation + ".yaml");
-    if (!folder.empty() && fs::exists(file, ignored)) read_fitted(file);
+    const std::array<std::pair<std::string, std::string>, 2> fitted = {
+        {{"generation", generation}, {"stack", stack_name(options.software)}}};
+    for (const auto& [kind, name] : fitted) {
+      const fs::path file = folder / (name + ".yaml");
+      if (!folder.empty() && fs::exists(file, ignored)) read_fitted(file, kind);
+    }
   }
   for (const auto& each : options.overrides) read_override(each);
 }
 
-void Overlay::read_fitted(const fs::path& file) {
+void Overlay::read_fitted(const fs::path& file, const std::string& kind) {
   documents_.push_back(YamlDocument::load(file));
   const YamlMap root = documents_.back().root();
-  const auto generation = root.required<std::string>("generation");
-  if (generation != file.stem())
-    root.problem("generation",
-                 "is " + generation + ", the file is named " + file.filename().string());
+  const auto name = root.required<std::string>(kind);
+  if (name != file.stem())
+    root.problem(kind, "is " + name + ", the file is named " + file.filename().string());
   const YamlMap parameters = root.map("parameters");
   root.reject_unknown();
   const auto keys = parameters.keys();
@@ -96,8 +102,16 @@ void Overlay::throw_if_any() const {
   }
   std::vector<std::string> known;
   for (const auto& [key, unused] : asked_) known.push_back(key);
+  const bool reads_software = std::ranges::any_of(
+      known, [](const std::string& key) { return key.starts_with(kSoftwarePrefix); });
   for (const auto& [key, replacement] : replacements_) {
     if (asked_.contains(key)) continue;
+    if (key.starts_with(kSoftwarePrefix) && !reads_software) {
+      problems.push_back(key +
+                         ": is a number of a training software: expected `software: STACK` in "
+                         "the configuration, got none (`trellis describe software` lists them)");
+      continue;
+    }
     const std::string near = nearest_name(key, known);
     problems.push_back(key + ": is no hardware parameter" +
                        (near.empty() ? "" : "; did you mean " + near + "?") +

@@ -20,8 +20,8 @@ inline constexpr std::size_t kMaxFitted = 8;
 [[nodiscard]] std::filesystem::path calibration_directory();
 
 /// What replaces numbers of a hardware file: the fitted ones of
-/// sim/config/calibration/<generation>.yaml, then the user's `key=value`. A key that no reader asks
-/// for is a problem, as is a file with more than kMaxFitted parameters.
+/// sim/config/calibration/<generation>.yaml and <software stack>.yaml, then the user's `key=value`.
+/// A key that no reader asks for is a problem, as is a file with more than kMaxFitted parameters.
 class Overlay {
  public:
   /// Throws ConfigError for a file that does not parse and for an override without "=".
@@ -38,7 +38,8 @@ class Overlay {
   void throw_if_any() const;
 
  private:
-  void read_fitted(const std::filesystem::path& file);
+  /// `kind`: the key under which the file says of what it is.
+  void read_fitted(const std::filesystem::path& file, const std::string& kind);
   void read_override(const std::string& text);
 
   std::vector<YamlDocument> documents_;

@@ -222,17 +222,6 @@ LaunchConfig read_launch(ParameterReader r) {
   return c;
 }
 
-SoftwareConfig read_software(ParameterReader r) {
-  SoftwareConfig c;
-  c.multi_node_stretch = r.read<double>("multi_node_stretch");
-  c.trace_time = r.read<Picoseconds>("trace_time");
-  c.megatron_step = r.read<Picoseconds>("megatron_step");
-  c.launch_time = r.read<Picoseconds>("launch_time");
-  c.fine_tuning_stretch = r.read<double>("fine_tuning_stretch");
-  r.reject_unknown();
-  return c;
-}
-
 void check_consistency(const SystemConfig& system, const YamlMap& root) {
   const int cores = system.chip.physical_cores;
   const int size = system.instance.logical_core_size;
@@ -269,7 +258,7 @@ SystemConfig read_file(const YamlDocument& document, const std::string& instance
   system.launch = read_launch(r.section("launch"));
   system.collectives = read_collectives(r.section("collectives"));
   system.network = read_network(r.section("network"));
-  system.software = read_software(r.section("software"));
+  system.software = load_software(options.software, system.parameters, overlay);
   const Interconnect shared = read_interconnect(r.section("interconnect"));
   const YamlMap instances = root.map("instances");
   for (const std::string& each : instances.keys()) {
@@ -337,7 +326,6 @@ SystemConfig load_system(const std::string& instance, const LoadOptions& options
     if (std::find(names.begin(), names.end(), instance) == names.end()) continue;
     SystemConfig system = read_file(document, instance, options);
     system.nodes = options.nodes;
-    system.software.stack = options.software;
     check_nodes(system);
     system.chip.core = to_logical_core(system.chip.core, system.instance.logical_core_size);
     system.chip.core.dma.hbm_rate = system.hbm_stack_bandwidth();
@@ -349,20 +337,6 @@ SystemConfig load_system(const std::string& instance, const LoadOptions& options
   const std::string near = nearest_name(instance, known);
   throw ConfigError("unknown instance \"" + instance + "\"" +
                     (near.empty() ? "" : "; did you mean " + near + "?") + "; known: " + list);
-}
-
-std::vector<SoftwareProfile> software_profiles() {
-  return {{SoftwareStack::kNone, "none", false},
-          {SoftwareStack::kNxd, "nxd", true},
-          {SoftwareStack::kMegatron, "megatron", false},
-          {SoftwareStack::kOptimumNeuron, "optimum-neuron", true}};
-}
-
-std::optional<SoftwareProfile> software_profile(const std::string& name) {
-  for (const SoftwareProfile& profile : software_profiles()) {
-    if (profile.name == name) return profile;
-  }
-  return std::nullopt;
 }
 
 Evidence SystemConfig::worst_evidence() const {

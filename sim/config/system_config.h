@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "sim/config/software_config.h"
 #include "sim/isa/program.h"
 
 namespace trellis::sim {
@@ -232,6 +233,8 @@ struct InstanceConfig {
 struct NetworkConfig {
   double oversubscription = 1;  ///< bandwidth of an instance's NICs over that of its link into the
                                 ///< network; 1: never in the way
+  double multi_node_stretch = 1;  ///< programs of a run on several instances take so many times
+                                  ///< longer
 };
 
 /// Two documents that disagree about this generation, and which one these numbers follow.
@@ -246,60 +249,6 @@ struct LaunchConfig {
                                    ///< what the device's profiler sees
   Picoseconds collective_start;    ///< trigger → first byte of a collective
 };
-
-/// By which training software a run is timed; key `software` of its configuration.
-enum class SoftwareStack : std::uint8_t {
-  kNone,  ///< nothing in addition to the device's work
-  kNxd,   ///< PyTorch/XLA: NxD, or its own script
-  kMegatron,
-  kOptimumNeuron,
-};
-
-/// A training software as other parts of the program need to know it.
-struct SoftwareProfile {
-  SoftwareStack stack;
-  const char* name;  ///< value of the key `software`
-  /// PyTorch/XLA compiles its graphs, with or without functionalisation; published figures say what
-  /// memory such a graph takes (of Hugging Face's modules on NxD).
-  bool is_xla;
-};
-/// All of them, in the order in which messages list them.
-[[nodiscard]] std::vector<SoftwareProfile> software_profiles();
-/// nullopt for other names.
-[[nodiscard]] std::optional<SoftwareProfile> software_profile(const std::string& name);
-
-/// What published training steps contain beyond the work that the machine was seen to do.
-struct SoftwareConfig {
-  double multi_node_stretch =
-      1;                    ///< programs of a run on several instances take so many times longer
-  Picoseconds trace_time;   ///< all but kNone: the host records one operation; it does so while the
-                            ///< device executes the program before
-  Picoseconds launch_time;  ///< kOptimumNeuron: an operation's part of what the host does between
-                            ///< the end of one program and the start of the next
-  Picoseconds megatron_step;  ///< kMegatron: a step costs so much in addition to the device's work
-  double fine_tuning_stretch =
-      1;  ///< kOptimumNeuron: programs of micro-batches take so many times longer
-  SoftwareStack stack = SoftwareStack::kNone;
-
-  [[nodiscard]] double optimizer_stretch(int nodes) const {
-    return nodes > 1 ? multi_node_stretch : 1;
-  }
-  [[nodiscard]] double program_stretch(int nodes) const {
-    return optimizer_stretch(nodes) *
-           (stack == SoftwareStack::kOptimumNeuron ? fine_tuning_stretch : 1);
-  }
-  [[nodiscard]] Picoseconds recording(std::int64_t operations) const {
-    return stack == SoftwareStack::kNone ? Picoseconds() : trace_time * operations;
-  }
-  [[nodiscard]] Picoseconds launching(std::int64_t operations) const {
-    return stack == SoftwareStack::kOptimumNeuron ? launch_time * operations : Picoseconds();
-  }
-  [[nodiscard]] Picoseconds step_overhead() const {
-    return stack == SoftwareStack::kMegatron ? megatron_step : Picoseconds();
-  }
-};
-/// Parameters that no program's time on a core depends on have keys that begin so.
-inline constexpr const char* kSoftwarePrefix = "software.";
 
 /// Collective communication by the CC-cores: what a plan costs in addition to the bandwidth of its
 /// links.
@@ -350,8 +299,12 @@ struct SystemConfig {
   [[nodiscard]] int logical_cores() const { return nodes * logical_cores_per_node(); }
   /// What a program of a micro-batch takes in a run of this cluster and software over what it takes
   /// alone, and one of the optimizer.
-  [[nodiscard]] double program_stretch() const { return software.program_stretch(nodes); }
-  [[nodiscard]] double optimizer_stretch() const { return software.optimizer_stretch(nodes); }
+  [[nodiscard]] double program_stretch() const {
+    return optimizer_stretch() * software.execution_stretch;
+  }
+  [[nodiscard]] double optimizer_stretch() const {
+    return nodes > 1 ? network.multi_node_stretch : 1;
+  }
   /// What the cores of one HBM stack share; one of them alone may use it all.
   [[nodiscard]] BytesPerSecond hbm_stack_bandwidth() const {
     return chip.hbm_bandwidth *
@@ -374,7 +327,7 @@ struct LoadOptions {
   bool calibrated = true;  ///< false: published and estimated numbers only, nothing fitted
   std::vector<std::string>
       overrides;  ///< "core.dma.engine_rate=20 GB/s", in order, after the fitted ones
-  SoftwareStack software = SoftwareStack::kNone;
+  std::string software = kNoSoftware;  ///< STACK or STACK@RELEASE, as the key `software` has it
 };
 
 /// Names of all instances in the shipped configurations.

@@ -160,24 +160,28 @@ void ClusterRun::retime_comms(int core) {
     network_.set_stretch(comm, sharing_.stretch_of_comm(comm));
 }
 
-/// The host records a program while the device executes the one before, launches it when that one
-/// has ended (PyTorch/XLA locks the device: one execution in flight), and goes on recording. So a
-/// program waits where the host has not recorded it yet, and for what the host does between two
-/// executions: the item's timing begins after it. The first one is recorded while the step
-/// before ends; it waits for its launch and for what the training software does between two steps.
-/// Each pays for the device's start and stop.
+/// The host records a program while the device executes those before, launches it when it may be
+/// in flight with them (one execution: PyTorch/XLA locks the device), and goes on recording. So a
+/// program waits where the host has not launched it yet: the item's timing begins after that. The
+/// first one is recorded while the step before ends, unless the host reads a value there; it waits
+/// for its launch and for what the training software does between two steps. Each pays for the
+/// device's start and stop.
 void ClusterRun::launch(Rank& rank, const ScheduleItem& item, ItemTiming& timing) {
   const SoftwareConfig& software = system_.software;
   if (item.operations > 0) {
-    const std::int64_t free = item.after_read ? rank.clock : rank.host_free;
-    if (rank.launched)
-      rank.clock = std::max(rank.clock, free + software.recording(item.operations).value);
-    rank.clock += software.launching(item.operations).value;
-    rank.host_free = rank.clock;
+    std::int64_t host = item.after_read ? rank.clock : std::max(rank.host_free, base_);
+    if (rank.launched || software.reads_per_step > 0)
+      host += software.recording(item.operations).value;
+    rank.ended.push_back(rank.clock);
+    if (rank.ended.size() == static_cast<std::size_t>(software.executions_in_flight)) {
+      host = std::max(host, rank.ended.front());
+      rank.ended.pop_front();
+    }
+    rank.host_free = host + software.launching(item.operations).value;
+    rank.clock = std::max(rank.clock, rank.host_free);
   }
   timing.start = Picoseconds(rank.clock - base_);
-  if (!rank.launched)
-    rank.clock += (system_.launch.program_launch + software.step_overhead()).value;
+  if (!rank.launched) rank.clock += (system_.launch.program_launch + software.step_overhead).value;
   rank.launched = true;
   rank.clock += system_.launch.program_start.value;
 }

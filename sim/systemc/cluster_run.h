@@ -41,6 +41,8 @@ class ClusterRun final : public CommListener {
     std::int64_t clock = 0;
     bool launched = false;       ///< its first program paid for the launch
     std::int64_t host_free = 0;  ///< since when the host records the next program
+    std::deque<std::int64_t>
+        ended;  ///< when the programs before ended, of as many as may be in flight
     std::int64_t wait_began = -1;
     int under_way = 0;  ///< communications that it has started and that have not ended
     enum class Segment : std::uint8_t {

@@ -402,6 +402,27 @@ class Describe(Case):
         for option in (("--nodes", 2), ("--lnc", 1), ("--set", "a=1"), ("--topology", "x.dot")):
             self.fails(2, [option[0], "of which instance?"], "describe", *option)
 
+    def test_software_by_release(self):
+        stacks = json.loads(self.trellis("describe", "software", "--json").stdout)["software"]
+        self.assertEqual([each["name"] for each in stacks], ["megatron", "nxd", "optimum-neuron"])
+        old, new = (
+            json.loads(self.trellis("describe", "software", name, "--json").stdout)["software"][0]
+            for name in ("nxd@2.11", "nxd@2.12")
+        )
+        in_flight = [
+            next(
+                each["value"]
+                for each in row["parameters"]
+                if each["key"] == "software.executions_in_flight"
+            )
+            for row in (old, new)
+        ]
+        self.assertEqual(in_flight, ["1", "3"])
+        text = self.trellis("describe", "software", "nxd").stdout
+        self.assertIn("2.12   asynchronous execution", text)
+        self.fails(2, ["release of nxd", "2.20", "2.28"], "describe", "software", "nxd@2.99")
+        self.fails(2, ["unknown software", "megatron"], "describe", "software", "nemo")
+
 
 class Accuracy(Case):
     """The bars that the model is held to; the rows and their sources are in

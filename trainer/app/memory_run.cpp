@@ -26,8 +26,7 @@ namespace {
 RunConfig load(const MemoryRequest& request) {
   RunConfig config = load_run_config(request.config_file, request.overrides, request.instance);
   refuse_unsupported(config, true);
-  const auto profile = sim::software_profile(config.software);
-  if (request.functionalization && !(profile && profile->is_xla)) {
+  if (request.functionalization && !sim::software_stack(config.software).is_xla) {
     throw ConfigError(
         "--functionalization: is of PyTorch/XLA: expected software: nxd or optimum-neuron in the "
         "configuration, got " +

@@ -7,6 +7,7 @@ namespace trellis::trainer {
 sim::SystemConfig load_machine(const RunConfig& config, const std::string& instance,
                                sim::LoadOptions options) {
   options.logical_core_size = config.trainer.lnc;
+  options.software = config.software;
   try {
     return sim::load_system(instance, options);
   } catch (const ConfigError& error) {

@@ -42,9 +42,12 @@ void read_top_level(SectionReader& reader, RunConfig& config) {
     reader.problem("model_source", "this key is required and missing; expected megatron or hf");
   }
   config.model_source = reader.one_of("model_source", config.model_source, {"megatron", "hf"});
-  std::vector<std::string> software;
-  for (const sim::SoftwareProfile& each : sim::software_profiles()) software.push_back(each.name);
-  config.software = reader.one_of("software", config.software, software);
+  config.software = reader.get<std::string>("software", config.software);
+  try {
+    (void)sim::software_stack(config.software);
+  } catch (const ConfigError& error) {
+    reader.problem("software", error.what());
+  }
   config.machine = {reader.get<std::string>("instance", ""), reader.map().where("instance")};
   config.seed = reader.get<std::int64_t>("seed", config.seed);
   if (config.seed <= 0)

@@ -244,7 +244,7 @@ struct RunConfig {
   std::string name;
   std::string model_source = "megatron";
   std::string software = "none";  ///< whose cost in addition to the device's work a simulated step
-                                  ///< has: none, nxd, megatron or optimum-neuron
+                                  ///< has: none, STACK or STACK@RELEASE
   MachineKey machine;
   std::int64_t seed = 1234;
   TrainerSection trainer;

@@ -52,15 +52,15 @@ void check_keys(const nlohmann::json& json) {
   }
 }
 
-sim::SoftwareStack read_software(const nlohmann::json& json) {
-  std::string name = "none";
+std::string read_software(const nlohmann::json& json) {
+  std::string name = sim::kNoSoftware;
   read(json, "software", name);
-  if (const auto profile = sim::software_profile(name)) return profile->stack;
-  std::string known;
-  for (const sim::SoftwareProfile& each : sim::software_profiles())
-    known += (known.empty() ? "" : ", ") + std::string(each.name);
-  throw ConfigError("device options: software: expected one of " + known + ", got \"" + name +
-                    "\"");
+  try {
+    (void)sim::software_stack(name);
+  } catch (const ConfigError& error) {
+    throw ConfigError(std::string("device options: software: ") + error.what());
+  }
+  return name;
 }
 
 sim::RankFold read_equal_ranks(const nlohmann::json& json) {

@@ -14,6 +14,8 @@
 #include "base/error.h"
 #include "analysis/accuracy/score.h"
 #include "analysis/accuracy/training_report.h"
+#include "sim/config/software_config.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::analysis {
 namespace {
@@ -220,6 +222,25 @@ TEST(ShippedTrainingRows, EachHasALegalConfiguration) {
 
 /// The record that every printed range comes from is of these rows: what it spans follows from them
 /// alone, its errors from `trellis accuracy training`.
+/// The measurements of a row are named by releases, or by the one run that there is.
+TEST(ShippedTrainingRows, AreOfTheReleaseThatTheyWereMeasuredWith) {
+  for (const TrainingRun& run : read_training_runs()) {
+    const std::string software =
+        trainer::load_run_config(run.config.string(), run.overrides).software;
+    if (software == sim::kNoSoftware) continue;  // no release is published
+    ASSERT_NE(software.find('@'), std::string::npos) << run.row.id;
+    const std::string release = software.substr(software.find('@') + 1);
+    const auto judged = std::ranges::find_if(run.row.measured_us, [&](const auto& each) {
+      return each.first == release || each.first.starts_with(release + ".");
+    });
+    if (judged == run.row.measured_us.end()) {
+      EXPECT_FALSE(run.row.measured_us.begin()->first.starts_with("2.")) << run.row.id;
+      continue;
+    }
+    EXPECT_NEAR(judged->second, run.row.time_us, 2e-3 * run.row.time_us) << run.row.id;
+  }
+}
+
 TEST(ShippedTrainingRows, AreWhatTheValidatedRecordIsOf) {
   const auto runs = read_training_runs();
   std::vector<Prediction> exact(runs.size());

@@ -210,6 +210,9 @@ TEST(Cluster, UltraServerNeighboursUseTheirOwnLinks) {
   EXPECT_EQ(t.links[0].name, "node0.chip0.neuron_link_up");
 }
 
+/// A release that has one execution in flight.
+constexpr const char* kOneInFlight = "nxd@2.11";
+
 struct Launch {
   std::int64_t operations = 0;
   bool after_read = false;
@@ -242,7 +245,7 @@ TEST(Cluster, LaunchesPayOnceForTheQueueAndEachForTheStart) {
 /// Programs of 10 µs, each recorded while the device executes the one before (one execution in
 /// flight): each turn takes the longer of both, and the first is recorded before the step begins.
 TEST(Cluster, AProgramWaitsUntilTheHostHasRecordedIt) {
-  SystemConfig system = load_system("trn1.32xlarge", {.software = SoftwareStack::kNxd});
+  SystemConfig system = load_system("trn1.32xlarge", {.software = kOneInFlight});
   system.software.trace_time = kUs;
   const Picoseconds turn = system.launch.program_start + kUs * 10,
                     first = system.launch.program_launch + turn;
@@ -254,19 +257,19 @@ TEST(Cluster, AProgramWaitsUntilTheHostHasRecordedIt) {
   EXPECT_EQ(span_of(system, {{1}, {90}, {2}, {2}}), kUs * 90 + turn * 3);
   EXPECT_EQ(span_of(system, {{1}, {2}, {2}, {90}}), first + turn + kUs * 90 + turn)
       << "the host had nothing recorded ahead: it waited to launch the program before";
-  system.software.stack = SoftwareStack::kNone;
+  system.software = load_system("trn1.32xlarge").software;
   EXPECT_EQ(span_of(system, {{1}, {90}, {2}, {2}}), first + turn * 3) << "no one records";
 }
 
 TEST(Cluster, ProgramsOfOneGraphAreRecordedAndLaunchedTogether) {
-  SystemConfig system = load_system("trn1.32xlarge", {.software = SoftwareStack::kNxd});
+  SystemConfig system = load_system("trn1.32xlarge", {.software = kOneInFlight});
   system.software.trace_time = kUs;
   const Picoseconds turn = system.launch.program_start + kUs * 10;
   EXPECT_EQ(span_of(system, {{1}, {0}, {190}, {0}}), kUs * 190 + turn * 2);
 }
 
 TEST(Cluster, AReadLetsTheHostRecordOnlyAfterTheDevice) {
-  SystemConfig system = load_system("trn1.32xlarge", {.software = SoftwareStack::kNxd});
+  SystemConfig system = load_system("trn1.32xlarge", {.software = kOneInFlight});
   system.software.trace_time = kUs;
   const Picoseconds turn = system.launch.program_start + kUs * 10,
                     first = system.launch.program_launch + turn;
@@ -275,31 +278,62 @@ TEST(Cluster, AReadLetsTheHostRecordOnlyAfterTheDevice) {
 }
 
 TEST(Cluster, FineTuningPaysForEachOperationBetweenTwoExecutions) {
-  SystemConfig system = load_system("trn1.2xlarge", {.software = SoftwareStack::kOptimumNeuron});
+  SystemConfig system = load_system("trn1.2xlarge", {.software = "optimum-neuron"});
   system.software.trace_time = kUs, system.software.launch_time = kUs * 3;
-  system.software.fine_tuning_stretch = 1;
+  system.software.execution_stretch = 1;
   const Picoseconds turn = system.launch.program_start + kUs * 10,
                     first = system.launch.program_launch + turn;
   EXPECT_EQ(span_of(system, {{1}, {2}, {0}}), kUs * 3 * 3 + first + turn * 2);
-  system.software.stack = SoftwareStack::kNxd;
-  EXPECT_EQ(span_of(system, {{1}, {2}, {0}}), first + turn * 2) << "no other row has room for it";
+  system.software.executions_in_flight = 2;
+  EXPECT_EQ(span_of(system, {{1}, {2}, {0}}), kUs * 3 + first + turn * 2)
+      << "the second is launched while the first executes";
+}
+
+/// The host is ahead of the device by as many programs as may be in flight: it has recorded a long
+/// one in the time of those before.
+TEST(Cluster, MoreExecutionsInFlightHideWhatTheHostRecords) {
+  SystemConfig system = load_system("trn1.32xlarge", {.software = kOneInFlight});
+  system.software.trace_time = kUs;
+  const Picoseconds turn = system.launch.program_start + kUs * 10,
+                    first = system.launch.program_launch + turn;
+  const std::vector<Launch> launches = {{1}, {2}, {2}, {2}, {60}, {2}};
+  const std::int64_t hidden = (turn * 3 - kUs * 6).value;  // since the first one was launched
+  std::vector<Picoseconds> spans;
+  for (const int in_flight : {1, 2, 4, 8}) {
+    system.software.executions_in_flight = in_flight;
+    spans.push_back(span_of(system, launches));
+  }
+  EXPECT_EQ(spans[0], first + turn * 3 + kUs * 60 + turn * 2 - turn) << "recorded in one turn";
+  EXPECT_TRUE(std::ranges::is_sorted(spans, std::greater<>()));
+  EXPECT_EQ(spans[2], spans[3]) << "no more than four are ever in flight";
+  EXPECT_GE((spans[0] - spans[2]).value, hidden - (turn * 2).value);
+}
+
+TEST(Cluster, AReadAtTheEndOfAStepHasTheNextOneRecordedAfterIt) {
+  SystemConfig system = load_system("trn1.32xlarge", {.software = kOneInFlight});
+  system.software.trace_time = kUs;
+  const Picoseconds without = span_of(system, {{4}, {2}});
+  system.software.reads_per_step = 1;
+  EXPECT_EQ(span_of(system, {{4}, {2}}), without + kUs * 4);
 }
 
 TEST(Cluster, AStepPaysOnceForWhatItsSoftwareDoesBetweenSteps) {
+  SystemConfig system = load_system("trn1.32xlarge", {.software = "megatron"});
+  EXPECT_GT(system.software.step_overhead.value, 0);
   Picoseconds spans[2];
-  for (const SoftwareStack stack : {SoftwareStack::kNxd, SoftwareStack::kMegatron}) {
-    const SystemConfig system = load_system("trn1.32xlarge", {.software = stack});
+  for (Picoseconds& span : spans) {
     JobBuilder b(2);
     const auto program = b.program(kUs * 10);
     for (int i = 0; i < 6; ++i) {
       b.launch(i % 2, program);
       b.compute(i % 2, program);
     }
-    spans[stack == SoftwareStack::kMegatron] = Simulator(system).run_cluster(b.job()).makespan;
-    EXPECT_EQ(system.software.step_overhead(),
-              stack == SoftwareStack::kMegatron ? system.software.megatron_step : Picoseconds());
+    span = Simulator(system).run_cluster(b.job()).makespan;
+    system.software.step_overhead = Picoseconds();
   }
-  EXPECT_EQ(spans[1], spans[0] + load_system("trn1.32xlarge").software.megatron_step);
+  EXPECT_EQ(
+      spans[0],
+      spans[1] + load_system("trn1.32xlarge", {.software = "megatron"}).software.step_overhead);
 }
 
 TEST(Cluster, NamesWhoIsMissing) {

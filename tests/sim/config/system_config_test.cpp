@@ -71,31 +71,17 @@ TEST(SystemConfig, ALogicalCoreHasTwiceTheRatesAndHalfOfTheEnginesLatencies) {
   EXPECT_EQ(core.dma.fixed_latency, physical.dma.fixed_latency);
 }
 
-TEST(SystemConfig, ProgramsTakeLongerOnSeveralInstancesAndInFineTuning) {
+TEST(SystemConfig, ProgramsTakeLongerOnSeveralInstancesAndBySoftware) {
   const SystemConfig one = load_system("trn1.32xlarge"), two = load_system("trn1.32xlarge", 2),
-                     tuned =
-                         load_system("trn1.2xlarge", {.software = SoftwareStack::kOptimumNeuron});
+                     tuned = load_system("trn1.2xlarge",
+                                         {.overrides = {"software.execution_stretch=1.2"},
+                                          .software = "optimum-neuron"});
   EXPECT_EQ(one.program_stretch(), 1);
-  EXPECT_EQ(two.program_stretch(), two.software.multi_node_stretch);
-  EXPECT_EQ(tuned.program_stretch(), tuned.software.fine_tuning_stretch);
-  EXPECT_GT(tuned.program_stretch(), 1);
+  EXPECT_EQ(two.program_stretch(), two.network.multi_node_stretch);
+  EXPECT_GT(two.program_stretch(), 1);
+  EXPECT_EQ(tuned.program_stretch(), 1.2);
   EXPECT_EQ(tuned.optimizer_stretch(), 1);
-  EXPECT_EQ(two.optimizer_stretch(), two.software.multi_node_stretch);
-  EXPECT_FALSE(software_profile("nemo"));
-}
-
-TEST(SystemConfig, OnlySoftwareThatRecordsMakesTheDeviceWait) {
-  SoftwareConfig s = load_system("trn1.2xlarge").software;
-  EXPECT_GT(s.trace_time.value, 0);
-  EXPECT_GT(s.launch_time.value, 0);
-  s.stack = SoftwareStack::kNone;
-  EXPECT_EQ(s.recording(7), Picoseconds());
-  EXPECT_EQ(s.launching(7), Picoseconds());
-  s.stack = SoftwareStack::kNxd;
-  EXPECT_EQ(s.recording(7), s.trace_time * 7);
-  EXPECT_EQ(s.launching(7), Picoseconds());
-  s.stack = SoftwareStack::kOptimumNeuron;
-  EXPECT_EQ(s.launching(7), s.launch_time * 7);
+  EXPECT_EQ(two.optimizer_stretch(), two.network.multi_node_stretch);
 }
 
 /// What an estimate is copied from may be fitted again.

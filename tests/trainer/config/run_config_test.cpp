@@ -37,13 +37,19 @@ TEST(RunConfig, SaysByWhichSoftwareItIsTimed) {
   const RunConfig megatron = load_text(kBaseConfig, {"software=megatron"});
   EXPECT_EQ(megatron.software, "megatron");
   expect_round_trip(megatron);
-  try {
-    load_text(kBaseConfig, {"software=nemo"});
-    FAIL() << "no such software";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("software"), HasSubstr("nxd"),
-                                             HasSubstr("optimum-neuron")));
-  }
+  EXPECT_EQ(load_text(kBaseConfig, {"software=nxd@2.20"}).software, "nxd@2.20");
+  const auto refuse = [](const char* software, const std::vector<std::string>& words) {
+    try {
+      load_text(kBaseConfig, {std::string("software=") + software});
+      FAIL() << software << " is none";
+    } catch (const ConfigError& error) {
+      for (const std::string& word : words) EXPECT_THAT(error.what(), HasSubstr(word));
+    }
+  };
+  refuse("nemo", {"software", "none", "nxd", "optimum-neuron"});
+  refuse("nxd@2.2", {"release of nxd", "2.20", "2.21", "2.28"});
+  refuse("nxd@", {"release of nxd", "2.28"});
+  refuse("none@2.20", {"software", "nxd"});
 }
 
 TEST(RunConfig, ComputesDerivedNumbers) {
