@@ -279,9 +279,9 @@ void settle_math_library() {
   }
 }
 
-/// Ranks that take turns would each keep what they freed in a separate heap, out of reach of
-/// the rank that runs next: as many heaps as run at once, and large blocks go back to the system.
-/// Of the whole process, from here on.
+/// With glibc's allocator, ranks that take turns would each keep what they freed in a separate
+/// heap, out of reach of the rank that runs next: as many heaps as run at once, and large blocks go
+/// back to the system. Of the whole process, from here on; a program with jemalloc is not affected.
 void share_heaps(std::size_t ranks, int permits) {
   if (ranks <= static_cast<std::size_t>(permits)) return;
   constexpr int kLargeBytes = 1024 * 1024;

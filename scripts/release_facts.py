@@ -19,6 +19,15 @@ def sha256(data):
     return hashlib.sha256(data).hexdigest()
 
 
+LINKED_IN = ("libjemalloc-dev",)  # Debian packages of archives that the program contains
+
+
+def debian_version(package):
+    return subprocess.run(
+        ["dpkg-query", "-W", "-f=${Version}", package], capture_output=True, text=True, check=True
+    ).stdout
+
+
 def debian_package(library):
     """(name, version) of the Debian package that a bundled library came from; None for ours."""
     found = subprocess.run(
@@ -27,10 +36,11 @@ def debian_package(library):
     if not found:
         return None
     name = found.split(":")[0]
-    version = subprocess.run(
-        ["dpkg-query", "-W", "-f=${Version}", name], capture_output=True, text=True, check=True
-    ).stdout
-    return name, version
+    return name, debian_version(name)
+
+
+def debian_facts(name, version):
+    return {"version": version, "purl": f"pkg:deb/debian/{name}@{version}"}
 
 
 def library_component(path, data):
@@ -40,8 +50,7 @@ def library_component(path, data):
         "hashes": [{"alg": "SHA-256", "content": sha256(data)}],
     }
     if package := debian_package(Path(path).name):
-        name, version = package
-        component |= {"version": version, "purl": f"pkg:deb/debian/{name}@{version}"}
+        component |= debian_facts(*package)
     return component
 
 
@@ -51,6 +60,9 @@ def sbom(version, wheel):
         for path in sorted(files.namelist()):
             if "/lib/" in path or "/bin/" in path:
                 components.append(library_component(path, files.read(path)))
+        for name in LINKED_IN:
+            component = {"type": "library", "name": name}
+            components.append(component | debian_facts(name, debian_version(name)))
         metadata = files.read(f"trellis_neuron-{version}.dist-info/METADATA").decode()
     for name, pinned in re.findall(r"^Requires-Dist: (\S+)==(\S+)$", metadata, re.MULTILINE):
         components.append(

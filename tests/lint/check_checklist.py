@@ -13,7 +13,7 @@ CHECKLIST = "docs/checklist.md"
 NAME = re.compile(r"`([\w/]+):(\w+)\.(\w+|\*)`")
 LIKE_A_NAME = re.compile(r"`[^`]*/[^`]*:[^`]*`")
 CPP_CASE = re.compile(r"^TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\s*\)", re.MULTILINE)
-PYTHON_CASE = re.compile(r"^class (\w+)|^    def (test_\w+)", re.MULTILINE)
+PYTHON_CASE = re.compile(r"^class (\w+)(?:\((\w+)\))?|^    def (test_\w+)", re.MULTILINE)
 
 
 def cases_of(path, text):
@@ -21,10 +21,12 @@ def cases_of(path, text):
     if path.endswith(".cpp"):
         return set(CPP_CASE.findall(text))
     cases, suite = set(), ""
-    for name, case in PYTHON_CASE.findall(text):
+    for name, base, case in PYTHON_CASE.findall(text):
         suite = name or suite
         if case:
             cases.add((suite, case))
+        if base:
+            cases |= {(suite, inherited) for of, inherited in cases if of == base}
     return cases
 
 

@@ -1,6 +1,7 @@
 """Ranks as threads: collectives, DistributedDataParallel, simulated communication, and what happens
 when ranks disagree."""
 
+import contextlib
 import os
 import pathlib
 import pickle
@@ -226,6 +227,8 @@ class Disagreements(unittest.TestCase):
     """Every rank gets an exception; run_ranks() raises one that names rank, operation, sequence
     number, expected and got."""
 
+    world = contextlib.nullcontext
+
     def failures_of(self, body, size=3, **options):
         caught, lock = {}, threading.Lock()
 
@@ -238,7 +241,7 @@ class Disagreements(unittest.TestCase):
                     caught[rank] = str(error)
                 raise
 
-        with self.assertRaises(RuntimeError) as raised:
+        with self.assertRaises(RuntimeError) as raised, self.world():
             run_ranks(catching, size, **options)
         return str(raised.exception), caught
 
@@ -327,8 +330,13 @@ def notes(error):
 class Faults(unittest.TestCase):
     """What would hang on a machine is an error here, whether anybody waited or not."""
 
+    world = contextlib.nullcontext
+
     def fault(self, body, size=3):
-        with self.assertRaisesRegex(RuntimeError, "communication mismatch") as raised:
+        with (
+            self.assertRaisesRegex(RuntimeError, "communication mismatch") as raised,
+            self.world(),
+        ):
             run_ranks(lambda rank: (dist.init_process_group("neuron"), body(rank)), size)
         return str(raised.exception)
 
@@ -361,6 +369,14 @@ class Faults(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "bad data") as raised:
             run_ranks(body, 3)
         self.assertIn("raised by rank 2", notes(raised.exception))
+
+
+class SimulatedDisagreements(Disagreements):
+    world = staticmethod(trellis_neuron.simulate)
+
+
+class SimulatedFaults(Faults):
+    world = staticmethod(trellis_neuron.simulate)
 
 
 BUSY = """

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -279,6 +281,58 @@ TEST(Incomplete, AGroupThatAMemberNeverMadeIsAFault) {
   });
   EXPECT_EQ(code, ExitCode::kHang);
   EXPECT_THAT(text, HasSubstr("group tp [0, 1]: rank 1 never made it"));
+}
+
+/// A report without the times that it gives.
+std::string without_times(const std::string& text) {
+  return std::regex_replace(text, std::regex(R"([0-9.]+(e-[0-9]+)? ?s\b)"), "T");
+}
+
+/// Programs of two ranks that end in a deadlock.
+std::vector<std::function<void(RankContext&)>> deadlocks() {
+  const auto tensor = [](std::int64_t size) { return Tensors{at::ones({size})}; };
+  return {[=](RankContext& rank) {  // both receive, no one sends
+            Tensors in = tensor(4);
+            rank.new_group("pp", {0, 1})->recv(in, 1 - rank.rank(), 3)->wait();
+          },
+          [=](RankContext& rank) {  // groups in crossed order
+            const Group tp = rank.new_group("tp", {0, 1}), dp = rank.new_group("dp", {0, 1});
+            (rank.rank() == 0 ? tp : dp)->barrier()->wait();
+            (rank.rank() == 0 ? dp : tp)->barrier()->wait();
+          },
+          [=](RankContext& rank) {  // a rank ends early
+            const Group tp = rank.new_group("tp", {0, 1});
+            if (rank.rank() == 0) tp->barrier()->wait();
+          },
+          [=](RankContext& rank) {  // a rank makes no group
+            if (rank.rank() == 0) rank.new_group("tp", {0, 1})->barrier()->wait();
+          },
+          [=](RankContext& rank) {  // a message that no one takes
+            Tensors out = tensor(4);
+            const Group pp = rank.new_group("pp", {0, 1});
+            if (rank.rank() == 0) pp->send(out, 1, 5);
+          },
+          [=](RankContext& rank) {  // two sizes
+            Tensors sum = tensor(4 + rank.rank());
+            rank.new_group("dp", {0, 1})->allreduce(sum)->wait();
+          },
+          [=](RankContext& rank) {  // two operations
+            Tensors all = tensor(4);
+            const Group dp = rank.new_group("dp", {0, 1});
+            (rank.rank() == 0 ? dp->allreduce(all) : dp->broadcast(all))->wait();
+          }};
+}
+
+TEST(Hang, ASimulationFindsTheDeadlocksOfTheRun) {
+  for (const auto& body : deadlocks()) {
+    WorldOptions values = world(2), shapes = world(2);
+    shapes.shape_only = true;
+    const auto expected = error_of([&] { run_ranks(values, body); });
+    const auto got = error_of([&] { run_ranks(shapes, body); });
+    EXPECT_EQ(expected.second, ExitCode::kHang);
+    EXPECT_EQ(got.second, ExitCode::kHang);
+    EXPECT_EQ(without_times(got.first), without_times(expected.first));
+  }
 }
 
 TEST(Failure, AnExceptionNamesItsRank) {
