@@ -4,5 +4,7 @@
 find_library(TRELLIS_JEMALLOC libjemalloc_pic.a REQUIRED)  # an executable is position-independent
 add_library(trellis_allocator INTERFACE)
 if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # a sanitizer has its own allocator
-  target_link_libraries(trellis_allocator INTERFACE ${TRELLIS_JEMALLOC} -Wl,-u,malloc)
+  add_library(trellis_allocator_options OBJECT ${PROJECT_SOURCE_DIR}/base/allocator/options.cpp)
+  target_link_libraries(trellis_allocator INTERFACE
+    $<TARGET_OBJECTS:trellis_allocator_options> ${TRELLIS_JEMALLOC} -Wl,-u,malloc)
 endif()
