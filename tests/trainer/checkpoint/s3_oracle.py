@@ -15,6 +15,8 @@ CREDENTIALS = {
 }
 os.environ.update(CREDENTIALS)
 os.environ["AWS_DEFAULT_REGION"] = "us-east-1"
+PART = 64 << 20  # bytes of a part of an upload
+THREE_PARTS, TWO_PARTS = 2 * PART + 1_000_000, PART + 1_000_000
 
 
 class S3(Case):
@@ -55,7 +57,7 @@ class S3(Case):
             ("tag/model/a.pt", 0),
             ("tag/model/b.pt", 100),
             ("tag/done", 1),
-            ("tag/big", 150_000_000),
+            ("tag/big", THREE_PARTS),
         ):
             probe("put", self.address, path, size)
             self.assertTrue(probe("check", self.address, path, size), path)
@@ -67,14 +69,14 @@ class S3(Case):
                     "model/a.pt": 0,
                     "model/b.pt": 100,
                     "done": 1,
-                    "big": 150_000_000,
+                    "big": THREE_PARTS,
                 }.items()
             },
         )
         self.assertEqual(
             probe("list", self.address, "tag", "flat"),
             [
-                ["tag/big", False, 150_000_000, True],
+                ["tag/big", False, THREE_PARTS, True],
                 ["tag/done", False, 1, True],
                 ["tag/model", True, 0, False],
             ],
@@ -100,8 +102,8 @@ class S3(Case):
             for i in range(40):
                 probe("put", address, f"file{i}", 1000 + i)
                 self.assertTrue(probe("check", address, f"file{i}", 1000 + i))
-            probe("put", address, "big", 120_000_000)
-            self.assertTrue(probe("check", address, "big", 120_000_000))
+            probe("put", address, "big", TWO_PARTS)
+            self.assertTrue(probe("check", address, "big", TWO_PARTS))
             self.assertGreater(len(failed), 5)
         finally:
             proxy.shutdown()
@@ -117,7 +119,7 @@ class S3(Case):
             proxy.shutdown()
 
     def test_an_upload_that_ends_early_leaves_no_object(self):
-        for size in (100, 100_000_000):
+        for size in (100, TWO_PARTS):
             probe("put-half", self.address, "half", size)
             self.assertEqual(self.objects(), {})
             self.assertFalse(probe("exists", self.address, "half"))
