@@ -2,6 +2,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <string>
 #include <utility>
 
 #include <gmock/gmock.h>
@@ -20,6 +22,7 @@ namespace {
 using testing::HasSubstr;
 using testing_support::checkpoint_of;
 using testing_support::config_of;
+using testing_support::files_of;
 using testing_support::resumed_from;
 using testing_support::Spread;
 using testing_support::spreads;
@@ -94,6 +97,102 @@ TEST(Zero1Dcp, AFlippedByteOfADataFileIsNamed) {
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("optim/__3_0.distcp: its content is not what was saved"));
   }
+}
+
+void write_again(const std::string& from, const std::string& to, const RunConfig& config,
+                 const NativeOptions& options = {}) {
+  (void)write_native(*open_checkpoint(from), open_place(to), config, options, {});
+}
+
+/// The files of a checkpoint except for those that count its folder's and have the configuration.
+std::map<std::string, std::string> tensor_files_of(const fs::path& checkpoint) {
+  auto files = files_of(checkpoint);
+  files.erase("manifest.json");
+  files.erase("user_content.pt");
+  return files;
+}
+
+void expect_same_files(const fs::path& got, const fs::path& expected) {
+  const auto files = tensor_files_of(got), wanted = tensor_files_of(expected);
+  EXPECT_EQ(files.size(), wanted.size());
+  for (const auto& [path, bytes] : wanted) {
+    ASSERT_TRUE(files.contains(path)) << path;
+    EXPECT_TRUE(files.at(path) == bytes) << path;  // too many bytes to be shown
+  }
+}
+
+/// Keys that say what a checkpoint has, and in which form.
+struct Form {
+  const char* name;
+  const char* precision;
+  void (*set)(RunConfig&);
+};
+constexpr Form kForms[] = {
+    {"files by rank", "fp64", [](RunConfig&) {}},
+    {"xser", "fp64", [](RunConfig& c) { c.exp_manager.checkpoints.save_xser = true; }},
+    {"save_bf16", "fp64", [](RunConfig& c) { c.exp_manager.checkpoints.save_bf16 = true; }},
+    {"weights only", "fp64",
+     [](RunConfig& c) { c.exp_manager.checkpoints.save_weights_only = true; }},
+    {"states in DCP", "mixed_precision",
+     [](RunConfig& c) {
+       c.exp_manager.checkpoints.zero1_dcp = c.exp_manager.checkpoints.async = true;
+     }},
+    {"masters replace weights", "mixed_precision",
+     [](RunConfig& c) { c.exp_manager.checkpoints.masters_replace_weights = true; }},
+    {"torch_dist", "mixed_precision",
+     [](RunConfig& c) {
+       c.model.dist_ckpt = {.format = "torch_dist", .files_per_rank = 3};
+       c.exp_manager.ema = trainer::EmaSection{.decay = 0.9};
+     }},
+    {"torch_dist by first holders", "mixed_precision",
+     [](RunConfig& c) { c.model.dist_ckpt = {.format = "torch_dist", .parallel_save = false}; }},
+};
+
+RunConfig saving_as(const Form& form, const Spread& spread) {
+  RunConfig config = config_of(spread, form.precision, 2);
+  config.exp_manager.checkpoints.every_n_train_steps = 2;
+  form.set(config);
+  return config;
+}
+
+/// Bytes that a training saved, once through another layout in the usual form and back.
+TEST(Reshard, HasTheFilesOfATrainingInEveryForm) {
+  for (const Form& form : kForms) {
+    for (const std::size_t i : {1U, 5U, 8U}) {
+      SCOPED_TRACE(form.name + std::string(", ") + std::to_string(i));
+      const TemporaryDirectory folder;
+      const RunConfig config = saving_as(form, spreads()[i]);
+      (void)train(config, folder.path());
+      const std::string saved = checkpoint_of(config, folder.path(), 2);
+      const std::string same = folder.path() / "same", other = folder.path() / "other",
+                        back = folder.path() / "back";
+      write_again(saved, same, config);
+      expect_same_files(same, saved);
+      RunConfig usual = config_of(spreads()[2], form.precision, 2);
+      usual.exp_manager.ema = config.exp_manager.ema;
+      write_again(saved, other, usual,
+                  {.weights_only = config.exp_manager.checkpoints.save_weights_only});
+      write_again(other, back, config);
+      expect_same_files(back, saved);
+    }
+  }
+}
+
+TEST(Reshard, WeightsAloneAreWholeWhereMastersWouldReplaceThem) {
+  const TemporaryDirectory folder;
+  RunConfig config = saving_as(kForms[5], spreads()[1]);
+  (void)train(config, folder.path() / "small");
+  const std::string saved = checkpoint_of(config, folder.path() / "small", 2);
+  const std::string weights = folder.path() / "weights";
+  write_again(saved, weights, config, {.weights_only = true});
+  config.exp_manager.checkpoints.masters_replace_weights = false;
+  (void)train(config, folder.path() / "full");
+  const auto progress = [](std::int64_t, std::int64_t) {};
+  const Comparison result =
+      compare(*open_checkpoint(checkpoint_of(config, folder.path() / "full", 2)),
+              *open_checkpoint(weights), {.weights_only = true}, progress);
+  EXPECT_TRUE(result.differences.empty());
+  EXPECT_FALSE(fs::exists(fs::path(weights) / "optim"));
 }
 
 TEST(Kept, OnlyTheNewestKeepStatesOfTheOptimizer) {

@@ -56,8 +56,8 @@ PlannedCheckpoints::Rank PlannedCheckpoints::rank_of(const trainer::TrainingStat
   const native::FilePlace place =
       native::file_place_of(mesh_of(config_), state.parallel, self, state.optimizer.is_sharded());
   // Without save_bf16: rounding would be work of the simulated device. The bytes are counted below.
-  const native::FileOptions options{section.save_xser, /*save_bf16=*/false,
-                                    section.masters_replace_weights, section.zero1_dcp};
+  native::FileOptions options = file_options(config_);
+  options.save_bf16 = false;
   Rank rank;
   const auto add = [&](const std::vector<native::FileJob>& jobs, bool as_bf16) {
     for (const native::FileJob& job : jobs) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -364,9 +365,16 @@ native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunCon
   const native::FileOptions options{.zero1_dcp = folder.states_in_dcp};
   for (int rank = 0; rank < saved.world_size(); ++rank) {
     const auto jobs_of = [&] {
-      return layout_jobs(saved, rank, options, {.optimizer_steps = point.step},
-                         {.weights_only = !folder.has_optimizer || part != NxdPart::kAll,
-                          .trained_only = part == NxdPart::kTrained});
+      return layout_jobs(saved, rank, point.step, [&](LayoutRank layout) {
+        if (part == NxdPart::kTrained)
+          layout.live = trained_part(layout.parameters, std::move(layout.live));
+        std::vector<FileJob> jobs = native::model_jobs(layout.live, layout.place, options);
+        if (folder.has_optimizer && part == NxdPart::kAll)
+          std::ranges::move(native::optimizer_jobs(layout.live, layout.optimizer, /*lr=*/0,
+                                                   layout.place, options),
+                            std::back_inserter(jobs));
+        return jobs;
+      });
     };
     std::vector<FileJob> jobs = jobs_of();
     for (std::size_t i = 0; i < jobs.size(); ++i) {
