@@ -1,10 +1,12 @@
 // Keys that say in which form checkpoints are saved, and what of older ones stays.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +15,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/checkpoint/spread.h"
 #include "trainer/checkpoint/conversion/compare.h"
+#include "trainer/checkpoint/conversion/layout/open_nxd.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/training/write_native.h"
 
@@ -144,6 +147,15 @@ constexpr Form kForms[] = {
        c.model.dist_ckpt = {.format = "torch_dist", .files_per_rank = 3};
        c.exp_manager.ema = trainer::EmaSection{.decay = 0.9};
      }},
+    {"gathered states", "mixed_precision",
+     [](RunConfig& c) {
+       c.model.dist_ckpt.parallel_dist_opt = false;
+       c.exp_manager.checkpoints.masters_replace_weights = true;
+     }},
+    {"torch_dist with gathered states", "mixed_precision",
+     [](RunConfig& c) {
+       c.model.dist_ckpt = {.format = "torch_dist", .parallel_dist_opt = false};
+     }},
     {"torch_dist by first holders", "mixed_precision",
      [](RunConfig& c) { c.model.dist_ckpt = {.format = "torch_dist", .parallel_save = false}; }},
 };
@@ -193,6 +205,77 @@ TEST(Reshard, WeightsAloneAreWholeWhereMastersWouldReplaceThem) {
               *open_checkpoint(weights), {.weights_only = true}, progress);
   EXPECT_TRUE(result.differences.empty());
   EXPECT_FALSE(fs::exists(fs::path(weights) / "optim"));
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+/// NeMo's dist_ckpt_parallel_dist_opt: false. Two fused projections, PP 4 without ZeRO-1, copies of
+/// heads, stages with a virtual pipeline, DP 8 of few rows.
+TEST(GatheredStates, AreInOneFileOfEachModelParallelPlaceAndMoveToEveryLayout) {
+  for (const auto& [i, to] : {std::pair{1U, 3U}, {3U, 1U}, {4U, 1U}, {5U, 2U}, {10U, 4U}}) {
+    for (const bool async : {false, true}) {
+      SCOPED_TRACE(i);
+      const TemporaryDirectory folder;
+      RunConfig config = saving(spreads()[i], 2, 4);
+      config.exp_manager.ema = trainer::EmaSection{.decay = 0.9};
+      config.exp_manager.checkpoints.async = async;
+      const std::string plain = folder.path() / "plain", gathered = folder.path() / "gathered";
+      const TrainingRun whole = train(config, plain);
+      config.model.dist_ckpt.parallel_dist_opt = false;
+      (void)train(config, gathered);
+      const std::string by_rank = checkpoint_of(config, plain, 2),
+                        by_first = checkpoint_of(config, gathered, 2);
+      EXPECT_EQ(differences(by_rank, by_first), 0U);
+      std::vector<std::string> expected;
+      for (const std::string& name : names_in(fs::path(by_first) / "model"))
+        expected.push_back(name);  // dp_rank_00 of each TP and PP
+      EXPECT_EQ(names_in(fs::path(by_first) / "optim"), expected);
+      // Both kinds, whatever the key of the run that loads them.
+      for (const auto& [from, parallel] : {std::pair{by_rank, false}, {by_first, true}}) {
+        RunConfig rest = resumed_from(config, from);
+        rest.model.dist_ckpt.parallel_dist_opt = parallel;
+        const TrainingRun got = train(rest, folder.path() / "none");
+        EXPECT_EQ(got.losses.at(4), whole.losses.at(4));
+        for (const auto& [key, tensor] : whole.states.at(4))
+          EXPECT_TRUE(got.states.at(4).at(key).equal(tensor)) << key;
+      }
+      RunConfig target = saving(spreads()[to], 9, 4);
+      target.exp_manager.ema = config.exp_manager.ema;
+      EXPECT_EQ(train(resumed_from(target, by_first), folder.path() / "none").losses,
+                train(resumed_from(target, by_rank), folder.path() / "none").losses);
+    }
+  }
+}
+
+TEST(GatheredStates, OfFullyShardedCopiesAndWithoutAManifest) {
+  const TemporaryDirectory folder;
+  RunConfig config = saving({{2, 1, 4, false, true}}, 2, 2);
+  config.distributed_strategy.fsdp = true;
+  config.distributed_strategy.data_parallel_replicate_size = 2;
+  const std::string plain = folder.path() / "plain", gathered = folder.path() / "gathered";
+  (void)train(config, plain);
+  config.model.dist_ckpt.parallel_dist_opt = false;
+  (void)train(config, gathered);
+  const std::string by_rank = checkpoint_of(config, plain, 2),
+                    by_first = checkpoint_of(config, gathered, 2);
+  EXPECT_EQ(differences(by_rank, by_first), 0U);
+  EXPECT_EQ(names_in(fs::path(by_rank) / "optim").size(), 4U);
+  EXPECT_EQ(names_in(fs::path(by_first) / "optim").size(), 2U);
+  // As NxD would find them: what files by rank say.
+  for (const std::string& saved : {by_rank, by_first}) {
+    const std::string foreign = fs::path(saved).parent_path() / "foreign--step=2.ckpt";
+    fs::copy(saved, foreign, fs::copy_options::recursive);
+    fs::remove(fs::path(foreign) / "manifest.json");
+    const auto progress = [](std::int64_t, std::int64_t) {};
+    EXPECT_TRUE(compare(*open_checkpoint(saved), *open_checkpoint(foreign, config), {}, progress)
+                    .differences.empty());
+  }
 }
 
 TEST(Kept, OnlyTheNewestKeepStatesOfTheOptimizer) {

@@ -262,14 +262,15 @@ native::SaveHead RunCheckpoints::head(const TrainingState& state, std::int64_t s
 
 void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool last) {
   const trainer::FullySharding::Whole whole(state.fully_sharded);
-  const LiveState live = live_state(state.parameters, state.optimizer, state.parallel);
-  const native::FilePlace place = native::file_place_of(
-      trainer::make_rank_mesh(trainer::parallel_sizes(config_), config_.world_size()),
-      state.parallel, state.rank.rank(), state.optimizer.is_sharded());
-  std::vector<native::FileJob> jobs =
-      checkpoint_jobs(config_, live, state.optimizer, place, {step, lr_});
+  const native::RankContent content{
+      state.parameters, state.optimizer, state.parallel,
+      live_state(state.parameters, state.optimizer, state.parallel),
+      native::file_place_of(
+          trainer::make_rank_mesh(trainer::parallel_sizes(config_), config_.world_size()),
+          state.parallel, state.rank.rank(), state.optimizer.is_sharded())};
+  std::vector<native::FileJob> jobs = checkpoint_jobs(config_, content, {.step = step, .lr = lr_});
   std::vector<ShardedTensor> shards;
-  for (const auto* list : {&live.model, &live.optimizer}) {
+  for (const auto* list : {&content.live.model, &content.live.optimizer}) {
     for (const LiveTensor& tensor : *list) {
       for (const ShardedPart& part : tensor.parts) shards.push_back(part.tensor);
     }
@@ -277,7 +278,8 @@ void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool la
   saver_->save(state.rank, std::move(jobs), shards, [&] { return head(state, step, last); });
   if (adapter_saves_)
     adapter_saves_->save(
-        state, live, place, file_options(config_), [&] { return content(state, step); },
+        state, content.live, content.place, file_options(config_),
+        [&] { return this->content(state, step); },
         name_of(step, (step - 1) / state.batches_per_epoch), last);
 }
 

@@ -30,24 +30,33 @@ native::FileOptions file_options(const trainer::RunConfig& config) {
   return options;
 }
 
+bool gathers_states(const trainer::RunConfig& config) {
+  return config.distributed_strategy.zero1 && !config.model.dist_ckpt.parallel_dist_opt;
+}
+
 std::vector<native::FileJob> checkpoint_jobs(const trainer::RunConfig& config,
-                                             const LiveState& live,
-                                             const trainer::NeuronZero1Optimizer& optimizer,
-                                             const native::FilePlace& place,
-                                             const SaveNumbers& numbers, bool weights_only) {
-  weights_only = weights_only || config.exp_manager.checkpoints.save_weights_only;
+                                             const native::RankContent& rank,
+                                             const SaveArguments& arguments) {
+  bool has_states = !arguments.weights_only && !config.exp_manager.checkpoints.save_weights_only;
   const native::FileOptions options = file_options(config);
   std::set<std::string> masters;
-  if (!weights_only) masters = native::weights_with_masters(live, optimizer);
+  if (has_states) masters = native::weights_with_masters(rank.live, rank.optimizer);
+  LiveState live = rank.live;
+  native::FilePlace place = rank.place;
+  if (!has_states) {
+    live.optimizer.clear();
+  } else if (gathers_states(config)) {
+    live.optimizer =
+        gathered_states(rank.parameters, live.optimizer, rank.parallel, arguments.gather);
+    has_states = is_first_of_states(rank.parallel);
+    place.place.zero1 = false;
+  }
   std::vector<native::FileJob> jobs = native::model_jobs(live, place, options, masters);
   const auto add = [&](std::vector<native::FileJob> more) {
     std::ranges::move(more, std::back_inserter(jobs));
   };
-  if (!weights_only) add(native::optimizer_jobs(live, optimizer, numbers.lr, place, options));
-  if (saves_torch_dist(config))
-    add(torch_dist_jobs(config,
-                        {live.model, weights_only ? std::vector<LiveTensor>() : live.optimizer},
-                        place, options, numbers.step));
+  if (has_states) add(native::optimizer_jobs(live, rank.optimizer, arguments.lr, place, options));
+  if (saves_torch_dist(config)) add(torch_dist_jobs(config, live, place, options, arguments.step));
   return jobs;
 }
 

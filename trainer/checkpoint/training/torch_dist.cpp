@@ -149,7 +149,7 @@ std::vector<FileJob> torch_dist_jobs(const trainer::RunConfig& config, const Liv
   const bool zero1 = place.place.zero1;
   FileJob common;
   common.dcp_folder = megatron::iteration_folder(step);
-  common.holders = zero1 ? place.state_copies : place.copies;
+  common.holders = place.state_copies;
   try {
     Content content;
     add_weights(live, options.save_bf16, content);

@@ -118,10 +118,11 @@ class RankWriter {
       : writer_(writer), place_(place), config_(config), head_(head), weights_only_(weights_only) {}
 
   [[nodiscard]] std::vector<native::FileJob> jobs_of(int rank) const {
-    return layout_jobs(config_, rank, head_.optimizer_steps, [&](const LayoutRank& layout) {
-      return checkpoint_jobs(config_, layout.live, layout.optimizer, layout.place,
-                             {head_.manifest.step, head_.lr}, weights_only_);
-    });
+    const SaveArguments arguments{head_.manifest.step, head_.lr, weights_only_, plan_gather};
+    return layout_jobs(config_, rank, head_.optimizer_steps,
+                       [&](const native::RankContent& content) {
+                         return checkpoint_jobs(config_, content, arguments);
+                       });
   }
   void check(int rank) {
     for (const native::FileJob& job : jobs_of(rank)) {

@@ -43,7 +43,7 @@ ParallelState silent_state(const RankMesh& mesh, int rank, const trainer::Parall
 
 std::vector<native::FileJob> layout_jobs(
     const trainer::RunConfig& config, int rank, std::int64_t optimizer_steps,
-    const std::function<std::vector<native::FileJob>(LayoutRank)>& jobs_of) {
+    const std::function<std::vector<native::FileJob>(native::RankContent)>& jobs_of) {
   const at::NoGradGuard no_grad;
   const trainer::ParallelSizes sizes = trainer::parallel_sizes(config);
   const RankMesh mesh = trainer::make_rank_mesh(sizes, config.world_size());
@@ -58,7 +58,7 @@ std::vector<native::FileJob> layout_jobs(
   trainer::NeuronZero1Optimizer optimizer(parameters, parallel, trainer::optimizer_options(config));
   optimizer.continue_after(optimizer_steps);
   std::vector<native::FileJob> jobs =
-      jobs_of({parameters, optimizer, live_state(parameters, optimizer, parallel),
+      jobs_of({parameters, optimizer, parallel, live_state(parameters, optimizer, parallel),
                native::file_place_of(mesh, parallel, rank, optimizer.is_sharded())});
   std::erase_if(jobs, [&](const native::FileJob& job) { return job.holders.front() != rank; });
   return jobs;
