@@ -107,6 +107,10 @@ json checkpoint_report(const sim::CheckpointPlan& plan, const sim::StorageMachin
                                                     : 0.0}}},
                {"restart", restart_json(sim::time_load(plan, machine), machine.host)},
                {"evidence", "estimated"}};
+  if (!plan.gathers.empty()) {
+    part["save"]["gathered_bytes"] = plan.gathered_bytes();
+    part["save"]["gathered_ps"] = save.gathered.value;
+  }
   if (part.at("waits").at("share_of_step").get<double>() > kSmallShare)
     part["waits"]["because"] = why_so_long(part);
   return part;
@@ -125,6 +129,9 @@ std::string print_checkpoints(const json& part) {
       "  {} in {} files; copied to the host in {}, complete after {}, limited by {}\n",
       human_bytes(part.at("bytes")), thousands(part.at("files")), seconds(save.at("copied_ps")),
       seconds(save.at("complete_ps")), save.at("limited_by").get<std::string>());
+  if (save.contains("gathered_bytes"))
+    text += fmt::format("  {} of optimizer states are with the ranks that write them after {}\n",
+                        human_bytes(save.at("gathered_bytes")), seconds(save.at("gathered_ps")));
   text += fmt::format(
       "  training waits {} at each: {} of its steps' time{}\n", seconds(waits.at("total_ps")),
       share_text(waits.at("share_of_step").get<double>(), 1),

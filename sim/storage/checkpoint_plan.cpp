@@ -14,6 +14,12 @@ std::int64_t CheckpointPlan::bytes() const {
   return sum;
 }
 
+std::int64_t CheckpointPlan::gathered_bytes() const {
+  std::int64_t sum = 0;
+  for (const StateGather& gather : gathers) sum += gather.bytes;
+  return sum;
+}
+
 std::int64_t CheckpointPlan::files() const {
   std::int64_t sum = 0;
   for (std::size_t rank = 0; rank < class_of.size(); ++rank)

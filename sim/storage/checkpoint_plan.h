@@ -22,6 +22,13 @@ struct RankFiles {
   bool operator==(const RankFiles&) const = default;
 };
 
+/// Optimizer states that a rank copies to its host and another one writes.
+struct StateGather {
+  int from = 0, to = 0;
+  std::int64_t bytes = 0, tensors = 0;
+  bool operator==(const StateGather&) const = default;
+};
+
 /// The saves of a run as data: when, where, and what every rank writes.
 struct CheckpointPlan {
   std::int64_t every_n_steps = 0;
@@ -31,12 +38,14 @@ struct CheckpointPlan {
   Bytes buffer;                    ///< of an instance, for asynchronous copies; 0: host.yaml's
   std::vector<RankFiles> classes;  ///< ranks that do the same
   std::vector<int> class_of;       ///< by rank
+  std::vector<StateGather> gathers;
 
   [[nodiscard]] const RankFiles& of(std::size_t rank) const {
     return classes.at(static_cast<std::size_t>(class_of.at(rank)));
   }
   [[nodiscard]] std::int64_t bytes() const;
   [[nodiscard]] std::int64_t files() const;
+  [[nodiscard]] std::int64_t gathered_bytes() const;
   bool operator==(const CheckpointPlan&) const = default;
 };
 

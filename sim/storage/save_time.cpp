@@ -26,9 +26,11 @@ using Amount = std::function<std::int64_t(std::size_t rank)>;
 class Model {
  public:
   Model(const CheckpointPlan& plan, const StorageMachine& machine)
-      : plan_(plan), machine_(machine), storage_(machine.storage) {
+      : plan_(plan), machine_(machine), storage_(machine.storage), received_(machine.cores.size()) {
     TRELLIS_CHECK(plan.class_of.size() == machine.cores.size(), "a core for each rank of the plan");
     for (std::size_t rank = 0; rank < ranks(); ++rank) ranks_of_node_[node(rank)].push_back(rank);
+    for (const StateGather& gather : plan.gathers)
+      received_[static_cast<std::size_t>(gather.to)] += gather.bytes;
   }
 
   [[nodiscard]] std::size_t ranks() const { return machine_.cores.size(); }
@@ -58,6 +60,56 @@ class Model {
       for (std::size_t i = 0; i < of_node.size(); ++i) times[of_node[i]] = shared[i];
     }
     return times;
+  }
+
+  /// What of a rank's files it copies off its own device, and what for others.
+  [[nodiscard]] std::vector<std::int64_t> copied_bytes() const {
+    std::vector<std::int64_t> bytes(ranks());
+    for (std::size_t rank = 0; rank < ranks(); ++rank) {
+      // Equal ranks that a simulation folds count as many rows of padding as one of them.
+      bytes[rank] = std::max<std::int64_t>(0, plan_.of(rank).bytes() - received_[rank]);
+    }
+    for (const StateGather& gather : plan_.gathers)
+      bytes[static_cast<std::size_t>(gather.from)] += gather.bytes;
+    return bytes;
+  }
+  [[nodiscard]] std::vector<std::int64_t> copied_tensors() const {
+    std::vector<std::int64_t> tensors(ranks());
+    for (std::size_t rank = 0; rank < ranks(); ++rank) tensors[rank] = plan_.of(rank).tensors;
+    for (const StateGather& gather : plan_.gathers)
+      tensors[static_cast<std::size_t>(gather.from)] += gather.tensors;
+    return tensors;
+  }
+
+  /// From host to host, each when it is copied: through the memory of the instance, or the NICs of
+  /// the one that receives. Of each rank when all that it sends and receives has arrived.
+  [[nodiscard]] std::vector<Picoseconds> gather(const std::vector<SharedTime>& copied) const {
+    const InstanceConfig& instance = machine_.system.instance;
+    const std::int64_t network = whole(instance.efa.bandwidth * instance.efa_nics *
+                                       machine_.system.collectives.efa_efficiency);
+    std::vector<Picoseconds> arrived(ranks());
+    for (const bool is_local : {true, false}) {
+      std::vector<const StateGather*> gathers;
+      std::vector<ShareFlow> flows;
+      for (const StateGather& gather : plan_.gathers) {
+        const auto from = static_cast<std::size_t>(gather.from),
+                   to = static_cast<std::size_t>(gather.to);
+        if ((node(from) == node(to)) != is_local) continue;
+        gathers.push_back(&gather);
+        flows.push_back({node(to), gather.bytes,
+                         copied[from].end + (is_local ? Picoseconds() : instance.efa.latency)});
+      }
+      if (flows.empty()) continue;
+      const auto times =
+          share_fairly(flows, {0, is_local ? whole(machine_.host.copy_rate) : network, 0});
+      for (std::size_t i = 0; i < flows.size(); ++i) {
+        for (const int rank : {gathers[i]->from, gathers[i]->to}) {
+          Picoseconds& last = arrived[static_cast<std::size_t>(rank)];
+          last = std::max(last, times[i].end);
+        }
+      }
+    }
+    return arrived;
   }
 
   struct Side {
@@ -97,6 +149,13 @@ class Model {
     return Bytes(static_cast<std::int64_t>(memory * machine_.host.buffer_share));
   }
 
+  /// What of an asynchronous save's files a rank cannot copy before some are written. States of
+  /// others arrive whatever the cap.
+  [[nodiscard]] std::int64_t beyond_buffer(std::size_t rank) const {
+    if (!plan_.asynchronous || received_[rank] > 0) return 0;
+    return std::max<std::int64_t>(0, plan_.of(rank).bytes() - buffer_of(rank));
+  }
+
   /// The part of the cap that a rank has.
   [[nodiscard]] std::int64_t buffer_of(std::size_t rank) const {
     return buffer_cap().value / static_cast<std::int64_t>(ranks_of_node_.at(node(rank)).size());
@@ -108,7 +167,11 @@ class Model {
       std::int64_t sum = 0;
       for (const std::size_t rank : of_node) {
         const RankFiles& files = plan_.of(rank);
-        sum += plan_.asynchronous ? std::min(files.bytes(), buffer_of(rank)) : files.largest_tensor;
+        if (received_[rank] > 0)
+          sum += files.bytes();
+        else
+          sum +=
+              plan_.asynchronous ? std::min(files.bytes(), buffer_of(rank)) : files.largest_tensor;
       }
       most = std::max(most, sum);
     }
@@ -147,6 +210,7 @@ class Model {
   const CheckpointPlan& plan_;
   const StorageMachine& machine_;
   const StorageConfig& storage_;
+  std::vector<std::int64_t> received_;  ///< by rank: states of others
   std::map<int, std::vector<std::size_t>> ranks_of_node_;
 };
 
@@ -157,17 +221,20 @@ SaveTiming time_save(const CheckpointPlan& plan, const StorageMachine& machine) 
   SaveTiming save;
   save.begun = machine.storage.write.file_latency * kFilesBefore;
   const auto bytes = [&](std::size_t rank) { return plan.of(rank).bytes(); };
-  const auto tensors = [&](std::size_t rank) { return plan.of(rank).tensors; };
+  const std::vector<std::int64_t> copied_bytes = model.copied_bytes(),
+                                  copied_tensors = model.copied_tensors();
   // Of a rank whose buffer is smaller than its files: until it is full the first time.
-  const auto beyond_buffer = [&](std::size_t rank) {
-    return plan.asynchronous ? std::max<std::int64_t>(0, bytes(rank) - model.buffer_of(rank)) : 0;
-  };
-  const std::vector<SharedTime> copied = model.copy(save.begun, bytes, tensors, beyond_buffer);
+  const auto beyond_buffer = [&](std::size_t rank) { return model.beyond_buffer(rank); };
+  const std::vector<SharedTime> copied = model.copy(
+      save.begun, [&](std::size_t rank) { return copied_bytes[rank]; },
+      [&](std::size_t rank) { return copied_tensors[rank]; }, beyond_buffer);
+  const std::vector<Picoseconds> arrived = model.gather(copied);
   const auto buffer_left = [&](std::size_t rank) {
     return beyond_buffer(rank) > 0 ? model.buffer_of(rank) : 0;
   };
   const auto start = [&](std::size_t rank) {
-    return beyond_buffer(rank) > 0 ? copied[rank].marked : copied[rank].end;
+    return beyond_buffer(rank) > 0 ? copied[rank].marked
+                                   : std::max(copied[rank].end, arrived[rank]);
   };
   const std::vector<SharedTime> written = model.transfer(
       {machine.storage.write, bytes,
@@ -176,8 +243,9 @@ SaveTiming time_save(const CheckpointPlan& plan, const StorageMachine& machine) 
        buffer_left, start});
   save.copied = save.complete = save.begun;
   for (std::size_t rank = 0; rank < model.ranks(); ++rank) {
-    RankSave of_rank{copied[rank].end, start(rank), written[rank].end};
+    RankSave of_rank{std::max(copied[rank].end, arrived[rank]), start(rank), written[rank].end};
     if (beyond_buffer(rank) > 0) of_rank.copied = std::max(of_rank.copied, written[rank].marked);
+    save.gathered = std::max(save.gathered, arrived[rank]);
     save.copied = std::max(save.copied, of_rank.copied);
     save.complete = std::max(save.complete, of_rank.written);
     save.ranks.push_back(of_rank);

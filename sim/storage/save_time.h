@@ -7,7 +7,8 @@
 #include "sim/storage/checkpoint_plan.h"
 
 /// How long saves and loads take. A save has three parts on every rank: its tensors are copied to
-/// the host (host DMA engines of the chip, the host's memory shared by the instance), the files ask
+/// the host (host DMA engines of the chip, the host's memory shared by the instance; states that
+/// another rank writes go on to its host, through memory or its instance's NICs), the files ask
 /// for their round trips, their bytes go to the storage (a rank's connections, the instance's rate,
 /// the rate of all). Bytes share each of these limits fairly; the round trips of a rank come before
 /// its bytes.
@@ -31,6 +32,7 @@ struct RankSave {
 struct SaveTiming {
   std::vector<RankSave> ranks;
   Picoseconds begun;       ///< the first rank has written the marks of a save under way
+  Picoseconds gathered;    ///< states are on the hosts of the ranks that write them
   Picoseconds copied;      ///< by all ranks: an asynchronous save lets training go on
   Picoseconds complete;    ///< with the marks of completeness
   std::string_view limit;  ///< what holds the writing down most

@@ -20,6 +20,7 @@ SMALL = [
     "data.global_batch_size=8",
     "data.micro_batch_size=1",
 ]
+GATHERS = "model.dist_ckpt_parallel_dist_opt=false"
 MIXED = "precision.type=mixed_precision"
 SAVES = [
     "exp_manager.create_checkpoint_callback=true",
@@ -84,6 +85,7 @@ class Bytes(Case):
             ],
             ["distributed_strategy.zero1=false"],
             ["exp_manager.save_bf16=true"],
+            [GATHERS, MIXED],
         ):
             with self.subTest(layout=layout):
                 simulated, files = self.compare(*layout)
@@ -96,12 +98,27 @@ class Bytes(Case):
         self.assertEqual(simulated, sum(map(tensor_bytes, tensors)))
 
     def test_folded_ranks_count_as_all_ranks(self):
-        options = [*SMALL, MIXED, "--checkpoint-every", "10"]
-        folded = self.checkpoints(QUICKSTART, *options)
-        self.assertEqual(folded, self.checkpoints(QUICKSTART, *options, "--no-fold"))
+        for more in ([], [GATHERS]):
+            options = [*SMALL, MIXED, "--checkpoint-every", "10", *more]
+            folded = self.checkpoints(QUICKSTART, *options)
+            self.assertEqual(folded, self.checkpoints(QUICKSTART, *options, "--no-fold"))
 
 
 class Cost(Case):
+    def test_states_that_first_ranks_write_are_gathered(self):
+        every = ["--checkpoint-every", "100", "--checkpoint-storage", "nvme"]
+        parallel = self.checkpoints(LLAMA, *every)
+        gathered = self.checkpoints(LLAMA, *every, GATHERS)
+        self.assertNotIn("gathered_bytes", parallel["save"])
+        # The same weights and, except for padding of shards, states, in fewer files.
+        self.assertAlmostEqual(gathered["bytes"] / parallel["bytes"], 1, delta=0.001)
+        self.assertLess(gathered["files"], parallel["files"])
+        # All but the first ranks' parts of two moments and masters travel, then few ranks write.
+        self.assertGreater(gathered["save"]["gathered_bytes"], 0.4 * gathered["bytes"])
+        self.assertLess(gathered["save"]["gathered_bytes"], gathered["bytes"])
+        self.assertGreater(gathered["save"]["gathered_ps"], parallel["save"]["copied_ps"])
+        self.assertGreater(gathered["save"]["complete_ps"], parallel["save"]["complete_ps"])
+
     def test_asynchronous_saves_of_8b_wait_for_the_copy_alone(self):
         every = ["--checkpoint-every", "100", "--checkpoint-storage", "fsx"]
         synchronous = self.checkpoints(LLAMA, *every)

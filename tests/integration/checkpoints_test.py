@@ -272,6 +272,32 @@ class Zero1Dcp(Case):
         self.assertIn("optim/.metadata", result.stdout)
 
 
+class GatheredStates(Case):
+    """dist_ckpt_parallel_dist_opt: false on the emulated device, whose ranks send each other what
+    they have."""
+
+    def test_the_file_of_the_first_rank_has_the_states_of_all(self):
+        saved = {}
+        for parallel in ("true", "false"):
+            log = f"exp_manager.explicit_log_dir={self.dir / parallel}"
+            key = f"model.dist_ckpt_parallel_dist_opt={parallel}"
+            config = SOURCE / "examples/quickstart.yaml"
+            options = [*SMALL[:-2], *SAVES, f"data.train_dir={self.text}", "trainer.max_steps=2"]
+            result = subprocess.run(
+                [TRELLIS, "train", config, *options, log, key],
+                capture_output=True,
+                text=True,
+                cwd=self.dir,
+                timeout=300,
+            )
+            self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+            saved[parallel] = self.dir / parallel / "checkpoints/m--step=2.ckpt"
+        files = {key: len(list((tag / "optim").iterdir())) for key, tag in saved.items()}
+        self.assertEqual(files, {"true": 8, "false": 4})
+        self.assertIn(": 0 differ", self.checkpoint("diff", *saved.values()).stdout)
+        self.checkpoint("verify", saved["false"])
+
+
 class KilledSaves(Case):
     """SIGKILL at random points of a save, and of the removal of the checkpoint before."""
 

@@ -281,14 +281,24 @@ class Checkpoints(ProcessesCase):
                     "exp_manager.async_checkpointing=true",
                 ],
             ),
+            (
+                4,
+                [
+                    "exp_manager.save_xser=true",
+                    "model.dist_ckpt_parallel_dist_opt=false",
+                ],
+            ),
         ):
-            with self.subTest(processes=count):
-                if more and "xser" in more[0]:
+            with self.subTest(processes=count, more=more):
+                if "model.dist_ckpt_parallel_dist_opt=false" in more:
+                    self.threads("gathered", "trainer.max_steps=4", *SAVES, *more)
+                    expected = contents_of(self.dir / "gathered/checkpoints")
+                elif more and "xser" in more[0]:
                     self.threads("plain", "trainer.max_steps=4", *SAVES, *more)
                     expected = contents_of(self.dir / "plain/checkpoints")
                     self.assertIn("m--step=4.ckpt/iter_0000004/metadata.json", expected)
                     self.assertIn("m--step=4.ckpt/optim/.metadata", expected)
-                log = f"processes{count}"
+                log = f"processes{count}_{len(more)}"
                 self.processes(count, log, "trainer.max_steps=4", *SAVES, *more)
                 got = contents_of(self.dir / log / "checkpoints")
                 self.assertEqual(got.keys(), expected.keys())

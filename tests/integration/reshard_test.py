@@ -132,8 +132,8 @@ class Convert(Case):
 class Memory(Case):
     LAYERS, HIDDEN, FFN = 4, 1024, 4096
 
-    def whole(self, layers, hidden, ffn):
-        """One file of weights, and the options of their model."""
+    def whole(self, layers, hidden, ffn, states=()):
+        """One file of weights and their states, and the options of their model."""
         generator = torch.Generator().manual_seed(1)
         sizes = {
             "self_attn.q_proj": (hidden, hidden),
@@ -157,6 +157,12 @@ class Memory(Case):
             ("model.norm", (hidden,)),
         ):
             weights[f"{name}.weight"] = torch.rand(size, generator=generator)
+        for state in states:
+            weights |= {
+                f"optimizer.state.{state}.{name}": weight.clone()
+                for name, weight in weights.items()
+                if not name.startswith("optimizer.")
+            }
         file = self.dir / f"{hidden}.pt"
         torch.save(weights, file)
         return file, [
@@ -180,6 +186,29 @@ class Memory(Case):
         }
         self.trellis("checkpoint", "diff", file, out / "whole.pt")
         return peaks, file.stat().st_size
+
+    def states_peaks(self, *sizes):
+        """Of states in one folder of DCP."""
+        file, options = self.whole(*sizes, states=("exp_avg", "exp_avg_sq"))
+        out = self.dir / str(sizes[1])
+        states = ("exp_manager.use_zero1_dcp=true", "exp_manager.async_checkpointing=true")
+        native, again = out / "a.ckpt", out / "b.ckpt"
+        self.trellis(
+            *("checkpoint", "convert", file, *options, *states, "--to", "native"),
+            *("--config", QUICKSTART, "--out", native),
+        )
+        peak = self.trellis("checkpoint", "reshard", native, TP4[0], "--out", again)[2]
+        for folder in (native, again):
+            self.assertTrue((folder / "optim/.metadata").exists(), folder)
+        self.trellis("checkpoint", "diff", file, again)
+        return peak, file.stat().st_size
+
+    def test_states_in_dcp_stay_in_bounds_too(self):
+        small, _ = self.states_peaks(2, 32, 48)
+        large, size = self.states_peaks(2, self.HIDDEN, self.FFN)
+        self.assertGreater(size, 256 * MIB)
+        print(f"states in DCP: {(large - small) / MIB:.0f} MiB more than for a small model")
+        self.assertLess(large - small, 96 * MIB)
 
     def test_it_does_not_grow_with_the_model(self):
         """The bar: twice the largest tensor (16 MiB) and 256 MiB; four threads take 32 MiB each."""

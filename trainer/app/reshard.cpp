@@ -12,7 +12,6 @@
 #include "trainer/app/guarded.h"
 #include "trainer/app/load_device.h"
 #include "trainer/checkpoint/conversion/layout/open_nxd.h"
-#include "trainer/checkpoint/training/save_options.h"
 #include "trainer/checkpoint/training/write_native.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/conversion/saved_config.h"
@@ -55,12 +54,9 @@ int reshard(const ReshardRequest& request) {
     throw ConfigError(source->address() + ": expected a checkpoint of the format " +
                       request.source_format + ", got " + source->format());
   const RunConfig config = target_config(request, *source);
-  const CheckpointSection& section = config.exp_manager.checkpoints;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  const checkpoint::NativeOptions options{
-      .weights_only = request.weights_only || section.save_weights_only,
-      .files = checkpoint::file_options(config),
-      .threads = std::clamp(cores, 1, 4)};
+  const checkpoint::NativeOptions options{.weights_only = request.weights_only,
+                                          .threads = std::clamp(cores, 1, 4)};
   const checkpoint::Place place = checkpoint::open_place(request.destination);
   activity.now("writing the checkpoint, bytes");
   const std::int64_t bytes = checkpoint::write_native(

@@ -164,6 +164,7 @@ void dist_ckpt_fields(Fields& fields, DistCkptSection& s) {
   fields.one_of("dist_ckpt_format", s.format, {"nxd", "torch_dist"});
   fields.boolean("dist_ckpt_parallel_save", s.parallel_save);
   fields.boolean("dist_ckpt_parallel_load", s.parallel_load);
+  fields.boolean("dist_ckpt_parallel_dist_opt", s.parallel_dist_opt);
   fields.boolean("dist_ckpt_assume_constant_structure", s.assume_constant_structure);
   fields.one_of("dist_ckpt_load_strictness", s.load_strictness,
                 {"assume_ok_unexpected", "log_unexpected", "log_all", "raise_unexpected",

@@ -320,6 +320,20 @@ void check_torch_dist(const RunConfig& config, SectionReaders& r) {
                                                     what));
 }
 
+void check_gathered_states(const RunConfig& config, SectionReaders& r) {
+  if (config.model.dist_ckpt.parallel_dist_opt || !config.distributed_strategy.zero1) return;
+  const CheckpointSection& section = config.exp_manager.checkpoints;
+  const auto refuse = [&](const char* expected) {
+    r.model.problem("dist_ckpt_parallel_dist_opt", expected);
+  };
+  if (section.zero1_dcp)
+    refuse("expected true with exp_manager.use_zero1_dcp, whose folder all ranks write");
+  if (section.async_buffer_gib)
+    refuse(
+        "expected true with exp_manager.async_buffer_gib: first ranks have the states of all in "
+        "host memory, whatever the buffer");
+}
+
 void check_zero1_dcp(const RunConfig& config, SectionReaders& r) {
   if (config.exp_manager.checkpoints.zero1_dcp && !config.distributed_strategy.zero1)
     r.exp_manager.problem("use_zero1_dcp",
@@ -342,6 +356,7 @@ void cross_check(const RunConfig& config, SectionReaders& readers) {
   check_lora(config, readers);
   check_torch_dist(config, readers);
   check_zero1_dcp(config, readers);
+  check_gathered_states(config, readers);
   check_prompt(config, readers);
   check_preferences(config, readers);
   check_end(config, readers);

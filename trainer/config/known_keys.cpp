@@ -168,8 +168,6 @@ constexpr KeyGroup kGroups[] = {
     {"model", kSupported, "", "", "", kNxdt, &list_model_keys},
     {"model", kSupported, "", "", "", kOwnKey, &list_model_keys},
     {"model", kSupported, "", "", "", kNxdt, &list_dist_ckpt_keys},
-    {"model", kNeutral, "dist_ckpt_parallel_dist_opt", "true|null",
-     "optimizer states are always saved in the form that every layout opens"},
     {"model", kIgnored, "dist_ckpt_parallel_save_within_dp", "",
      "only ranks of one data-parallel group have equal files"},
     {"model", kIgnored, "dist_ckpt_load_on_device", "",

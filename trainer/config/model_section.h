@@ -153,6 +153,7 @@ struct DistCkptSection {
   bool parallel_save = true;   ///< equal files are shared out among the ranks that could write them
   /// What several ranks of a process need is read by one of them; else each reads what it needs.
   bool parallel_load = true;
+  bool parallel_dist_opt = true;  ///< false: first data-parallel ranks write ZeRO-1's states
   bool assume_constant_structure = true;  ///< a run plans and validates its saves once
   std::string load_strictness = "assume_ok_unexpected";  ///< Megatron's name
   std::optional<int> files_per_rank;  ///< of torch_dist: dist_ckpt_torch_dist_multiproc

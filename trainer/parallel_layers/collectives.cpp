@@ -68,6 +68,21 @@ PendingCollective start_all_gather(const at::Tensor& shard, const ParallelGroup&
   return PendingCollective({std::move(input)}, std::move(full), std::move(work));
 }
 
+at::Tensor gather_to_first(const at::Tensor& shard, const ParallelGroup& group,
+                           std::source_location where) {
+  if (group.size == 1) return shard;
+  std::vector<at::Tensor> inputs{shard.contiguous()};
+  std::vector<std::vector<at::Tensor>> outputs;
+  at::Tensor full;
+  if (group.rank == 0) {
+    full = at::empty(with_first_dim(shard, shard.size(0) * group.size), shard.options());
+    outputs.push_back(full.split(shard.size(0)));
+  }
+  const runtime::CallSite site(where);
+  group.group->gather(outputs, inputs)->wait();
+  return full;
+}
+
 PendingCollective start_reduce_scatter(const at::Tensor& full, const ParallelGroup& group,
                                        std::source_location where) {
   if (group.size == 1) return PendingCollective(full);

@@ -43,6 +43,9 @@ class PendingCollective {
 [[nodiscard]] PendingCollective start_all_gather(
     const at::Tensor& shard, const ParallelGroup& group,
     std::source_location where = std::source_location::current());
+/// The same for the group's first member alone; undefined on the others.
+at::Tensor gather_to_first(const at::Tensor& shard, const ParallelGroup& group,
+                           std::source_location where = std::source_location::current());
 /// Sums over the group and keeps this member's part of dimension 0. REQUIRES: dimension 0 divisible
 /// by the group's size.
 [[nodiscard]] PendingCollective start_reduce_scatter(

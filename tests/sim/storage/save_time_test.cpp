@@ -157,6 +157,34 @@ TEST_F(SaveTime, SharingTheWritingEndsEarlier) {
   EXPECT_GT(save(one).complete, save(all).complete);
 }
 
+TEST_F(SaveTime, StatesTravelToTheRankThatWritesThem) {
+  use("nvme", 64, 2);
+  CheckpointPlan each = plan({kGB}, false);
+  // Rank 0 writes what a rank of its instance and one of another have.
+  CheckpointPlan gathered = each;
+  gathered.classes.push_back({{}, 0, 0, 0, 0, 0, 0});
+  gathered.classes.push_back(gathered.classes[0]);
+  gathered.classes[2].files = {3 * kGB};
+  for (int rank = 0; rank < 64; ++rank) gathered.class_of[static_cast<std::size_t>(rank)] = 1;
+  gathered.class_of[0] = 2;
+  gathered.gathers = {{1, 0, kGB, 1}, {32, 0, kGB, 1}};
+  EXPECT_EQ(gathered.gathered_bytes(), 2 * kGB);
+  const SaveTiming timing = save(gathered);
+  const double copied = kGB / 16e9 + to_seconds(system.chip.host_write_latency);
+  const auto& instance = system.instance;
+  const double nics =
+      instance.efa.bandwidth.value * instance.efa_nics * system.collectives.efa_efficiency;
+  const double local = copied + kGB / host.copy_rate.value,
+               remote = copied + kGB / nics + to_seconds(instance.efa.latency);
+  EXPECT_NEAR(to_seconds(timing.gathered - timing.begun), std::max(local, remote), 1e-6);
+  EXPECT_EQ(timing.ranks[0].write_start, timing.gathered);
+  EXPECT_NEAR(to_seconds(timing.ranks[1].copied - timing.begun), local, 1e-6);
+  EXPECT_NEAR(to_seconds(timing.ranks[32].copied - timing.begun), remote, 1e-6);
+  EXPECT_EQ(timing.ranks[2].copied, timing.begun) << "has nothing";
+  EXPECT_EQ(save(each).gathered, Picoseconds());
+  EXPECT_EQ(timing.buffer, Bytes(3 * kGB)) << "whole, in host memory";
+}
+
 TEST_F(SaveTime, LoadsReadOnceAndCopyTheState) {
   use("nvme", 32);
   const CheckpointPlan same = plan({kGB}, true);

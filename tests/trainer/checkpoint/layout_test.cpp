@@ -29,6 +29,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing_support::checkpoint_of;
 using testing_support::config_of;
+using testing_support::content;
+using testing_support::files_of;
 using testing_support::resumed_from;
 using testing_support::Spread;
 using testing_support::spreads;
@@ -61,21 +63,6 @@ std::vector<std::string> differences(const std::string& a, const std::string& b)
   return names;
 }
 
-std::string content(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
-/// Path in the folder → bytes.
-std::map<std::string, std::string> files_of(const fs::path& folder) {
-  std::map<std::string, std::string> files;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.is_regular_file())
-      files[fs::relative(entry.path(), folder).string()] = content(entry.path());
-  }
-  return files;
-}
-
 TEST(WriteNative, RandomPairsOfLayoutsGoOnAsTheUninterruptedRun) {
   const TemporaryDirectory folder;
   const auto folder_of = [&](const std::string& name) { return (folder.path() / name).string(); };
@@ -95,27 +82,6 @@ TEST(WriteNative, RandomPairsOfLayoutsGoOnAsTheUninterruptedRun) {
     EXPECT_LE(worst_difference(got.states.at(kSteps), whole.at(from).states.at(kSteps)), 1e-10)
         << from << " to " << to;
     fs::remove_all(written);
-  }
-}
-
-TEST(WriteNative, TheSameLayoutGivesTheSameFiles) {
-  for (const bool xser : {false, true}) {
-    for (const std::size_t i : {1U, 5U, 8U}) {
-      const TemporaryDirectory folder;
-      RunConfig config = saving(spreads()[i], 2, 2);
-      config.exp_manager.checkpoints.save_xser = xser;
-      (void)train(config, folder.path());
-      const std::string saved = checkpoint_of(config, folder.path(), 2);
-      const std::string written = (folder.path() / "again").string();
-      reshard(saved, written, config, {.files = {.use_xser = xser}});
-      auto expected = files_of(saved), got = files_of(written);
-      for (auto* files : {&expected, &got}) {
-        files->erase("manifest.json");    // counts the folder's checkpoints
-        files->erase("user_content.pt");  // has the configuration
-      }
-      ASSERT_EQ(got.size(), expected.size());
-      for (const auto& [path, bytes] : expected) EXPECT_EQ(got.at(path), bytes) << path;
-    }
   }
 }
 

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -76,6 +80,22 @@ inline double worst_difference(const Canonical& got, const Canonical& expected) 
     worst = std::max(worst, (found->second - tensor).abs().max().item<double>() / scale);
   }
   return worst;
+}
+
+inline std::string content(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+/// Path in the folder → bytes.
+inline std::map<std::string, std::string> files_of(const std::filesystem::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const std::filesystem::directory_entry& entry :
+       std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file())
+      files[std::filesystem::relative(entry.path(), folder).string()] = content(entry.path());
+  }
+  return files;
 }
 
 }  // namespace trellis::checkpoint::testing_support

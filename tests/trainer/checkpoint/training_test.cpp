@@ -164,6 +164,12 @@ TEST(Reshard, ExpertsMoveBetweenExpertParallelSizes) {
   };
   moves(in_dcp(mixture(wide, 8, "adamw")), {mixture(mixed, 2, "adamw")});
   moves(in_dcp(mixture(mixed, 2, "adafactor")), {mixture(staged, 4, "adafactor")});
+  const auto gathered = [](RunConfig config) {
+    config.model.dist_ckpt.parallel_dist_opt = false;
+    return config;
+  };
+  moves(gathered(mixture(wide, 8, "adamw")), {mixture(mixed, 2, "adamw")});
+  moves(gathered(mixture(mixed, 2, "adafactor")), {mixture(staged, 4, "adafactor")});
 }
 
 TEST(Reshard, ContextParallelSizesMove) {

@@ -339,11 +339,13 @@ TEST(DistCkpt, KeysOfNeMoActOrAreRefusedByName) {
   const RunConfig usual = load_text(kBaseConfig, {});
   EXPECT_EQ(usual.model.dist_ckpt, DistCkptSection());
   const RunConfig other = load_text(
-      kBaseConfig, {"model.dist_ckpt_parallel_save=false", "model.dist_ckpt_parallel_load=false",
-                    "model.dist_ckpt_assume_constant_structure=false",
-                    "model.dist_ckpt_load_strictness=log_all"});
+      kBaseConfig,
+      {"model.dist_ckpt_parallel_save=false", "model.dist_ckpt_parallel_load=false",
+       "model.dist_ckpt_parallel_dist_opt=false", "model.dist_ckpt_assume_constant_structure=false",
+       "model.dist_ckpt_load_strictness=log_all"});
   EXPECT_FALSE(other.model.dist_ckpt.parallel_save);
   EXPECT_FALSE(other.model.dist_ckpt.parallel_load);
+  EXPECT_FALSE(other.model.dist_ckpt.parallel_dist_opt);
   EXPECT_FALSE(other.model.dist_ckpt.assume_constant_structure);
   EXPECT_EQ(other.model.dist_ckpt.load_strictness, "log_all");
   EXPECT_THAT(other.resolved_yaml, HasSubstr("dist_ckpt_load_strictness: \"log_all\""));
@@ -360,7 +362,6 @@ TEST(DistCkpt, KeysOfNeMoActOrAreRefusedByName) {
            {"model.dist_ckpt_torch_dist_multiproc=2",
             "dist_ckpt_format: torch_dist: expected null"},
            {"model.dist_ckpt_torch_dist_multiproc=0", "dist_ckpt_torch_dist_multiproc"},
-           {"model.dist_ckpt_parallel_dist_opt=false", "the form that every layout opens"},
            {"model.dist_ckpt_load_strictness=return_all", "raise_all"},
            {"exp_manager.use_zero1_dcp=true", "async_checkpointing: true"},
            {"exp_manager.num_kept_ckpts=3", "save_top_k"},
@@ -386,6 +387,11 @@ TEST(DistCkpt, KeysOfNeMoActOrAreRefusedByName) {
            {"distributed_strategy.zero1=false", "distributed_strategy.zero1: true"}})
     EXPECT_THAT(problems_of(kBaseConfig, {dcp[0], dcp[1], key}),
                 testing::AllOf(HasSubstr("use_zero1_dcp"), HasSubstr(text)));
+  const std::string gathers = "model.dist_ckpt_parallel_dist_opt=false";
+  EXPECT_THAT(problems_of(kBaseConfig, {gathers, dcp[0], dcp[1]}),
+              HasSubstr("dist_ckpt_parallel_dist_opt: expected true with exp_manager.use_zero1"));
+  EXPECT_THAT(problems_of(kBaseConfig, {gathers, "exp_manager.async_buffer_gib=1"}),
+              HasSubstr("dist_ckpt_parallel_dist_opt: expected true with exp_manager.async_buf"));
   EXPECT_TRUE(load_text(kBaseConfig, {"exp_manager.avoid_saving_lower_precision_weights=true"})
                   .exp_manager.checkpoints.masters_replace_weights);
 }

@@ -1,6 +1,7 @@
 #include "trainer/checkpoint/conversion/native_writer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <utility>
@@ -46,20 +47,25 @@ void NativeWriter::write(const PlannedFile& file) {
   auto result = std::make_shared<native::HashingFile::Result>();
   TorchFileWriter writer(std::make_unique<native::HashingFile>(
       place_.storage->create(join_path(place_.path, file.path)), result));
-  TensorFill fill(source_, index_);
   for (const PlannedTensor& tensor : file.tensors) {
     writer.add_tensor(tensor.meta);
-    if (!tensor.content.empty()) {
-      writer.write(tensor.content);
-    } else {
-      fill.write(tensor.meta, tensor.parts,
-                 [&](std::span<const std::byte> bytes) { writer.write(bytes); });
-    }
+    fill(tensor, [&](std::span<const std::byte> bytes) { writer.write(bytes); });
   }
   writer.finish(file.root);
   const std::scoped_lock lock(mutex_);
   manifest_.files[file.path] = result->stored();
   manifest_.tensors.insert(manifest_.tensors.end(), file.stored.begin(), file.stored.end());
+}
+
+void NativeWriter::fill(const PlannedTensor& tensor, const WriteBytes& write) const {
+  if (!tensor.content.empty()) return write(tensor.content);
+  TensorFill(source_, index_).write(tensor.meta, tensor.parts, write);
+}
+
+void NativeWriter::add(std::map<std::string, native::StoredFile> files,
+                       std::vector<native::StoredTensor> tensors) {
+  manifest_.files.merge(files);
+  std::ranges::move(tensors, std::back_inserter(manifest_.tensors));
 }
 
 void NativeWriter::finish(native::Manifest head, const Value& user_content) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -43,6 +44,11 @@ class NativeWriter {
   void begin();
   /// From several threads at once. Throws ConfigError for damage of the source, OutputError.
   void write(const PlannedFile& file);
+  /// All bytes of a tensor, for another file. Throws ConfigError for damage of the source.
+  void fill(const PlannedTensor& tensor, const WriteBytes& write) const;
+  /// What another writer wrote, on one thread.
+  void add(std::map<std::string, native::StoredFile> files,
+           std::vector<native::StoredTensor> tensors);
   /// The checkpoint is complete afterwards. `head`: without files and tensors. Throws ConfigError
   /// for damage of the source: the checkpoint stays incomplete.
   void finish(native::Manifest head, const Value& user_content);

@@ -37,7 +37,11 @@ int class_of(sim::CheckpointPlan& plan, sim::RankFiles files) {
 }  // namespace
 
 PlannedCheckpoints::PlannedCheckpoints(const trainer::RunConfig& config)
-    : config_(config), ranks_(static_cast<std::size_t>(config.world_size())) {}
+    : config_(config),
+      save_bf16_(config.exp_manager.checkpoints.save_bf16),
+      ranks_(static_cast<std::size_t>(config.world_size())) {
+  config_.exp_manager.checkpoints.save_bf16 = false;
+}
 
 std::int64_t PlannedCheckpoints::consumed_samples(std::int64_t step) const {
   return step * config_.data.global_batch_size;
@@ -50,31 +54,36 @@ void PlannedCheckpoints::after_step(const trainer::TrainingState& state,
 }
 
 PlannedCheckpoints::Rank PlannedCheckpoints::rank_of(const trainer::TrainingState& state) const {
-  const trainer::CheckpointSection& section = config_.exp_manager.checkpoints;
-  const LiveState live = live_state(state.parameters, state.optimizer, state.parallel);
-  const int self = state.rank.rank();
-  const native::FilePlace place =
-      native::file_place_of(mesh_of(config_), state.parallel, self, state.optimizer.is_sharded());
-  // Without save_bf16: rounding would be work of the simulated device. The bytes are counted below.
-  const native::FileOptions options{section.save_xser, /*save_bf16=*/false,
-                                    section.masters_replace_weights, section.zero1_dcp};
+  const native::RankContent content{
+      state.parameters, state.optimizer, state.parallel,
+      live_state(state.parameters, state.optimizer, state.parallel),
+      native::file_place_of(mesh_of(config_), state.parallel, state.rank.rank(),
+                            state.optimizer.is_sharded())};
+  const LiveState& live = content.live;
   Rank rank;
-  const auto add = [&](const std::vector<native::FileJob>& jobs, bool as_bf16) {
-    for (const native::FileJob& job : jobs) {
-      File file;
-      file.shared = job.holders.size() > 1;
-      file.tensors = static_cast<std::int64_t>(job.tensors.size());
-      for (const at::Tensor& tensor : job.tensors) {
-        file.bytes += bytes_of(tensor, as_bf16);
-        file.largest_tensor = std::max(file.largest_tensor, bytes_of(tensor, as_bf16));
-      }
-      rank.files.push_back(file);
+  for (const native::FileJob& job : checkpoint_jobs(config_, content, {.gather = plan_gather})) {
+    const bool is_model = job.path.starts_with("model/");
+    File file;
+    file.shared = job.holders.size() > 1;
+    file.gathered = !is_model && gathers_states(config_);
+    file.tensors = static_cast<std::int64_t>(job.tensors.size());
+    for (const at::Tensor& tensor : job.tensors) {
+      const std::int64_t bytes = bytes_of(tensor, is_model && save_bf16_);
+      file.bytes += bytes;
+      file.largest_tensor = std::max(file.largest_tensor, bytes);
     }
-  };
-  add(native::model_jobs(live, place, options, native::weights_with_masters(live, state.optimizer)),
-      section.save_bf16);
-  if (!section.save_weights_only)
-    add(native::optimizer_jobs(live, state.optimizer, /*lr=*/0, place, options), false);
+    rank.files.push_back(file);
+  }
+  if (gathers_states(config_)) {
+    for (const LiveTensor& tensor : live.optimizer) {
+      const trainer::StateExtent extent = tensor.span.extent;
+      if (extent != trainer::StateExtent::kElements && extent != trainer::StateExtent::kRows)
+        continue;
+      sim::StateGather& gather = tensor.of_experts ? rank.experts : rank.dense;
+      gather.bytes += bytes_of(tensor.values) / tensor.values.size(0) * tensor.span.rows;
+      ++gather.tensors;
+    }
+  }
   for (const auto* tensors : {&live.model, &live.optimizer}) {
     for (const LiveTensor& tensor : *tensors) rank.state_bytes += bytes_of(tensor.values);
     rank.state_tensors += static_cast<std::int64_t>(tensors->size());
@@ -96,35 +105,63 @@ std::vector<sim::RankFiles> PlannedCheckpoints::shared_out(
   for (std::size_t rank = 0; rank < group.size(); ++rank) {
     for (std::size_t i = 0; i < group[rank]->files.size(); ++i) {
       const File& file = group[rank]->files[i];
-      if (file.shared && rank > 0) continue;
+      if ((file.shared || file.gathered) && rank > 0) continue;
       const std::string id = id_of(rank, i);
       files.emplace(id, &file);
       transfers.push_back(
-          {id, file.bytes, file.shared ? all : std::vector{static_cast<int>(rank)}, false});
+          {id, file.bytes,
+           file.shared && !file.gathered ? all : std::vector{static_cast<int>(rank)}, false});
     }
   }
   std::vector<sim::RankFiles> shares(group.size());
+  const auto read = [](const File& file, std::int64_t bytes, sim::RankFiles& share) {
+    share.read_bytes += bytes;
+    share.read_files += file.tensors > 0 ? 1 : 0;
+  };
   for (const TransferPlan::Item& item : distribute(std::move(transfers)).items) {
     sim::RankFiles& share = shares[static_cast<std::size_t>(item.rank)];
     const File& file = *files.at(item.id);
     share.files.push_back(file.bytes);
     share.tensors += file.tensors;
     share.largest_tensor = std::max(share.largest_tensor, file.largest_tensor);
-    share.read_bytes += file.bytes;
-    share.read_files += file.tensors > 0 ? 1 : 0;
+    if (!file.gathered) read(file, file.bytes, share);
   }
   for (std::size_t rank = 0; rank < group.size(); ++rank) {
-    std::ranges::sort(shares[rank].files, std::greater<>());
-    shares[rank].state_bytes = group[rank]->state_bytes;
-    shares[rank].state_tensors = group[rank]->state_tensors;
-    if (config_.model.dist_ckpt.parallel_load) continue;
-    shares[rank].read_bytes = shares[rank].read_files = 0;
-    for (const File& file : group[rank]->files) {
-      shares[rank].read_bytes += file.bytes;
-      shares[rank].read_files += file.tensors > 0 ? 1 : 0;
+    sim::RankFiles& share = shares[rank];
+    std::ranges::sort(share.files, std::greater<>());
+    share.state_bytes = group[rank]->state_bytes;
+    share.state_tensors = group[rank]->state_tensors;
+    const bool shares_reads = config_.model.dist_ckpt.parallel_load;
+    if (!shares_reads) {
+      share.read_bytes = share.read_files = 0;
+      for (const File& file : group[rank]->files) {
+        if (!file.gathered) read(file, file.bytes, share);
+      }
+    }
+    // Of a file with whole states all need a part of each tensor.
+    for (const File& file : group.front()->files) {
+      if (file.gathered)
+        read(file, shares_reads ? file.bytes / std::ssize(group) : file.bytes, share);
     }
   }
   return shares;
+}
+
+void PlannedCheckpoints::add_gathers(const std::vector<int>& represented_by,
+                                     sim::CheckpointPlan& plan) const {
+  const trainer::RankMesh mesh = mesh_of(config_);
+  for (int rank = 0; rank < config_.world_size(); ++rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    const Rank& like =
+        ranks_[represented_by.empty() ? at : static_cast<std::size_t>(represented_by[at])];
+    for (const auto& [states, axis] :
+         {std::pair(like.dense, trainer::ParallelAxis::kFsdpSharding),
+          {like.experts, trainer::ParallelAxis::kExpertFsdpSharding}}) {
+      const int to = mesh.ranks(axis, rank).front();
+      if (to != rank && states.bytes > 0)
+        plan.gathers.push_back({rank, to, states.bytes, states.tensors});
+    }
+  }
 }
 
 sim::CheckpointPlan PlannedCheckpoints::plan(const std::vector<int>& represented_by) const {
@@ -154,6 +191,7 @@ sim::CheckpointPlan PlannedCheckpoints::plan(const std::vector<int>& represented
     for (std::size_t i = 0; i < members.size(); ++i)
       plan.class_of[static_cast<std::size_t>(members[i])] = known->second[i];
   }
+  if (gathers_states(config_)) add_gathers(represented_by, plan);
   return plan;
 }
 

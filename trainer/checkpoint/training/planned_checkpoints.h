@@ -27,16 +27,21 @@ class PlannedCheckpoints final : public trainer::TrainingCheckpoints {
  private:
   struct File {
     std::int64_t bytes = 0, tensors = 0, largest_tensor = 0;
-    bool shared = false;  ///< every rank of the data-parallel group has the same content
+    bool shared = false;    ///< every rank of the data-parallel group has the same content
+    bool gathered = false;  ///< the first one has it
   };
   struct Rank {
     std::vector<File> files;
     std::int64_t state_bytes = 0, state_tensors = 0;
+    /// With gathers_states(): what goes to the first rank.
+    sim::StateGather dense, experts;
   };
   [[nodiscard]] Rank rank_of(const trainer::TrainingState& state) const;
+  void add_gathers(const std::vector<int>& represented_by, sim::CheckpointPlan& plan) const;
   [[nodiscard]] std::vector<sim::RankFiles> shared_out(const std::vector<const Rank*>& group) const;
 
-  const trainer::RunConfig& config_;
+  trainer::RunConfig config_;  ///< without save_bf16, which would be work of the simulated device
+  bool save_bf16_;
   std::vector<Rank> ranks_;  ///< each writes its own place
 };
 

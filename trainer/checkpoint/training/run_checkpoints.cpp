@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -263,26 +262,15 @@ native::SaveHead RunCheckpoints::head(const TrainingState& state, std::int64_t s
 
 void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool last) {
   const trainer::FullySharding::Whole whole(state.fully_sharded);
-  const LiveState live = live_state(state.parameters, state.optimizer, state.parallel);
-  const native::FilePlace place = native::file_place_of(
-      trainer::make_rank_mesh(trainer::parallel_sizes(config_), config_.world_size()),
-      state.parallel, state.rank.rank(), state.optimizer.is_sharded());
-  native::FileOptions options = file_options(config_);
-  options.masters_replace_weights = section_.masters_replace_weights;
-  options.zero1_dcp = section_.zero1_dcp;
-  std::vector<native::FileJob> jobs =
-      native::model_jobs(live, place, options, native::weights_with_masters(live, state.optimizer));
-  if (!section_.save_weights_only)
-    std::ranges::move(native::optimizer_jobs(live, state.optimizer, lr_, place, options),
-                      std::back_inserter(jobs));
-  if (saves_torch_dist()) {
-    LiveState saved = live;
-    if (section_.save_weights_only) saved.optimizer.clear();
-    std::ranges::move(torch_dist_jobs(config_, saved, place, options, step),
-                      std::back_inserter(jobs));
-  }
+  const native::RankContent content{
+      state.parameters, state.optimizer, state.parallel,
+      live_state(state.parameters, state.optimizer, state.parallel),
+      native::file_place_of(
+          trainer::make_rank_mesh(trainer::parallel_sizes(config_), config_.world_size()),
+          state.parallel, state.rank.rank(), state.optimizer.is_sharded())};
+  std::vector<native::FileJob> jobs = checkpoint_jobs(config_, content, {.step = step, .lr = lr_});
   std::vector<ShardedTensor> shards;
-  for (const auto* list : {&live.model, &live.optimizer}) {
+  for (const auto* list : {&content.live.model, &content.live.optimizer}) {
     for (const LiveTensor& tensor : *list) {
       for (const ShardedPart& part : tensor.parts) shards.push_back(part.tensor);
     }
@@ -290,7 +278,8 @@ void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool la
   saver_->save(state.rank, std::move(jobs), shards, [&] { return head(state, step, last); });
   if (adapter_saves_)
     adapter_saves_->save(
-        state, live, place, options, [&] { return content(state, step); },
+        state, content.live, content.place, file_options(config_),
+        [&] { return this->content(state, step); },
         name_of(step, (step - 1) / state.batches_per_epoch), last);
 }
 
@@ -303,7 +292,7 @@ void RunCheckpoints::complete(const KeptCheckpoint& checkpoint, const SavedPoint
              std::to_string(checkpoint.step) + " saved");
   if (one_device_)
     failure_ = save_one_device(config_, {folder_->shared_storage(), checkpoint.tag}, *one_device_);
-  if (saves_torch_dist())
+  if (saves_torch_dist(config_))
     failure_ = finish_torch_dist(config_, {folder_->shared_storage(), checkpoint.tag}, point,
                                  std::exchange(torch_dist_, {}));
   keep_saved(*folder_, checkpoint, replaced, rule_);

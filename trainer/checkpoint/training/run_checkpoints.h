@@ -71,9 +71,6 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
                                          std::int64_t step) const;
   [[nodiscard]] native::SaveHead head(const trainer::TrainingState& state, std::int64_t step,
                                       bool last);
-  [[nodiscard]] bool saves_torch_dist() const {
-    return config_.model.dist_ckpt.format == "torch_dist";
-  }
   [[nodiscard]] std::string name_of(std::int64_t step, std::int64_t epoch) const;
   [[nodiscard]] std::optional<double> metric(std::int64_t step, std::int64_t epoch) const;
   /// `replaced`: tags of older ones of the same name.

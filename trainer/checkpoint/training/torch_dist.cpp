@@ -26,7 +26,8 @@ constexpr int kFilesPerRank = 2;  ///< NeMo's default of dist_ckpt_torch_dist_mu
 /// Tensors of a rank that go into the same files.
 struct Content {
   std::vector<at::Tensor> tensors;
-  std::map<std::string, std::vector<megatron::LocalPart>> parts;  ///< by state
+  std::vector<std::vector<ShardedPart>> copies;                   ///< of each: all that it is
+  std::map<std::string, std::vector<megatron::LocalPart>> parts;  ///< by state: what is saved of it
 
   /// `shards`: data-parallel ranks that each hold another part; those after them hold copies.
   void add(const LiveTensor& live, const at::Tensor& values, int shards) {
@@ -37,6 +38,7 @@ struct Content {
       parts[live.state].push_back({tensors.size(), std::move(part)});
     }
     tensors.push_back(values);
+    copies.push_back(live.parts);
   }
 };
 
@@ -66,14 +68,32 @@ at::Tensor slice_of(at::Tensor tensor, const Box& box) {
   return tensor;
 }
 
+std::vector<ShardedPart> parts_in(const std::vector<ShardedPart>& parts, const Box& box) {
+  std::vector<ShardedPart> cut;
+  for (ShardedPart part : parts) {
+    const Box common = intersection(part.local, box);
+    if (common.elements() == 0) continue;
+    for (std::size_t axis = 0; axis < common.shape.size(); ++axis)
+      part.tensor.global_offset[axis] += common.offset[axis] - part.local.offset[axis];
+    part.tensor.local_shape = common.shape;
+    part.local = common;
+    for (std::size_t axis = 0; axis < common.shape.size(); ++axis)
+      part.local.offset[axis] -= box.offset[axis];
+    cut.push_back(std::move(part));
+  }
+  return cut;
+}
+
 void append(const Chunk& chunk, const Content& content, FileJob& job) {
   job.chunks.push_back({chunk.key,
                         {.dtype = chunk.dtype, .shape = chunk.global_shape},
                         {chunk.box.offset, chunk.box.shape},
                         job.tensors.size(),
                         chunk.slices.size()});
-  for (const auto& [tensor, box] : chunk.slices)
+  for (const auto& [tensor, box] : chunk.slices) {
     job.tensors.push_back(slice_of(content.tensors[tensor], box));
+    job.parts.push_back(parts_in(content.copies[tensor], box));
+  }
 }
 
 std::int64_t bytes_of(const std::vector<Chunk>& chunks) {
@@ -129,7 +149,7 @@ std::vector<FileJob> torch_dist_jobs(const trainer::RunConfig& config, const Liv
   const bool zero1 = place.place.zero1;
   FileJob common;
   common.dcp_folder = megatron::iteration_folder(step);
-  common.holders = zero1 ? place.state_copies : place.copies;
+  common.holders = place.state_copies;
   try {
     Content content;
     add_weights(live, options.save_bf16, content);
@@ -161,33 +181,40 @@ std::vector<FileJob> torch_dist_jobs(const trainer::RunConfig& config, const Liv
   }
 }
 
-std::string finish_torch_dist(const trainer::RunConfig& config, const Place& checkpoint,
-                              const SavedPoint& point, TorchDistData data) {
+void complete_torch_dist(const trainer::RunConfig& config, const Place& checkpoint,
+                         const SavedPoint& point, TorchDistData data) {
   const std::string iteration = megatron::iteration_folder(point.step);
   const Place folder{checkpoint.storage, join_path(checkpoint.path, iteration)};
+  if (!data.error.empty()) throw OutputError(data.error);
+  DcpMetadata metadata;
+  for (native::WrittenChunk& chunk : data.chunks) {
+    DcpTensor& tensor = metadata.tensors[chunk.key];
+    tensor.meta = chunk.meta;
+    tensor.chunks.push_back(std::move(chunk.box));
+  }
+  for (auto& [key, tensor] : metadata.tensors)
+    std::ranges::sort(tensor.chunks, {}, &DcpChunk::offsets);
+  DcpFileWriter objects(*folder.storage, folder.path, dcp_file_name(config.world_size(), 0));
+  megatron::add_extra_states(metadata, objects);
+  objects.close();
+  megatron::finish_folder(folder, metadata,
+                          {config.model.num_attention_heads, config.model.num_kv_heads}, point);
+  checkpoint.storage->write_text(join_path(checkpoint.path, megatron::kTrackerFile),
+                                 std::to_string(point.step));
+}
+
+std::string finish_torch_dist(const trainer::RunConfig& config, const Place& checkpoint,
+                              const SavedPoint& point, TorchDistData data) {
+  const std::string path = join_path(checkpoint.path, megatron::iteration_folder(point.step));
   try {
-    if (!data.error.empty()) throw OutputError(data.error);
-    DcpMetadata metadata;
-    for (native::WrittenChunk& chunk : data.chunks) {
-      DcpTensor& tensor = metadata.tensors[chunk.key];
-      tensor.meta = chunk.meta;
-      tensor.chunks.push_back(std::move(chunk.box));
-    }
-    for (auto& [key, tensor] : metadata.tensors)
-      std::ranges::sort(tensor.chunks, {}, &DcpChunk::offsets);
-    DcpFileWriter objects(*folder.storage, folder.path, dcp_file_name(config.world_size(), 0));
-    megatron::add_extra_states(metadata, objects);
-    objects.close();
-    megatron::finish_folder(folder, metadata,
-                            {config.model.num_attention_heads, config.model.num_kv_heads}, point);
-    checkpoint.storage->write_text(join_path(checkpoint.path, megatron::kTrackerFile),
-                                   std::to_string(point.step));
+    complete_torch_dist(config, checkpoint, point, std::move(data));
     return "";
   } catch (const Error& error) {
-    log_warning(folder.address() + ": the checkpoint is not saved as torch_dist: " + error.what() +
-                "; " + checkpoint.address() + " is complete, and training goes on");
+    log_warning(Place{checkpoint.storage, path}.address() +
+                ": the checkpoint is not saved as torch_dist: " + error.what() + "; " +
+                checkpoint.address() + " is complete, and training goes on");
     try {
-      folder.storage->remove_directory(folder.path);
+      checkpoint.storage->remove_directory(path);
     } catch (const Error&) {  // without metadata.json it is taken for no checkpoint
     }
     return std::string("as torch_dist: ") + error.what();

@@ -16,6 +16,11 @@
 /// boxes of the tensors that it has; equal ones are shared out among the ranks that have them.
 namespace trellis::checkpoint {
 
+/// Whether a run saves it next to its own form.
+[[nodiscard]] inline bool saves_torch_dist(const trainer::RunConfig& config) {
+  return config.model.dist_ckpt.format == "torch_dist";
+}
+
 /// Data files of this rank, `model.dist_ckpt_torch_dist_multiproc` of them or, above 4 GiB each,
 /// more: its share of the weights and states that it has. Where the model or a state has no place
 /// in Megatron-core's form, one that says so.
@@ -31,8 +36,11 @@ struct TorchDistData {
   std::string error;
 };
 
-/// Completes the folder in a complete `checkpoint`. Returns why it could not, which is a warning,
-/// too, and leaves no folder then; "": it is complete.
+/// Completes the folder in `checkpoint`. Throws OutputError.
+void complete_torch_dist(const trainer::RunConfig& config, const Place& checkpoint,
+                         const SavedPoint& point, TorchDistData data);
+/// The same in a complete checkpoint. Returns why it could not, which is a warning, too, and leaves
+/// no folder then; "": it is complete.
 [[nodiscard]] std::string finish_torch_dist(const trainer::RunConfig& config,
                                             const Place& checkpoint, const SavedPoint& point,
                                             TorchDistData data);

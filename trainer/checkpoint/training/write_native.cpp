@@ -14,9 +14,12 @@
 #include "trainer/checkpoint/conversion/native_writer.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/native_source.h"
+#include "trainer/checkpoint/formats/native/zero1_dcp.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
 #include "trainer/checkpoint/training/run_checkpoints.h"
+#include "trainer/checkpoint/training/save_options.h"
+#include "trainer/checkpoint/training/torch_dist.h"
 #include "trainer/checkpoint/training/user_content.h"
 
 namespace trellis::checkpoint {
@@ -69,7 +72,8 @@ void for_each_rank(int ranks, int threads, const std::function<void(int)>& visit
 struct Head {
   native::Manifest manifest;
   Value content;
-  LayoutNumbers numbers;
+  std::int64_t optimizer_steps = 0;
+  double lr = 0;
 };
 
 /// What a training that saved the source has in addition to tensors.
@@ -79,11 +83,11 @@ void take_content(const native::NativeSource& training, const RunConfig& config,
     Value parameters = head.content.at("hyper_parameters");
     parameters.set("cfg", Value(config.resolved_yaml));
     head.content.set("hyper_parameters", std::move(parameters));
-    head.numbers.optimizer_steps = head.content.at("optimizer_steps").as_int();
+    head.optimizer_steps = head.content.at("optimizer_steps").as_int();
     if (const Value* schedulers = head.content.find("lr_schedulers");
         schedulers != nullptr && !schedulers->items().empty()) {
       const Value::List& rates = schedulers->items().front().at("_last_lr").items();
-      if (!rates.empty()) head.numbers.lr = rates.front().as_double();
+      if (!rates.empty()) head.lr = rates.front().as_double();
     }
   } catch (const ConfigError& error) {
     throw ConfigError(training.address() + "/" + native::kUserContentFile + ": " + error.what());
@@ -95,7 +99,7 @@ Head head_of(const TensorSource& source, const Place& place, const RunConfig& co
   head.manifest.sequence = CheckpointFolder(place.storage).next_sequence();
   head.manifest.layout = layout_of(config);
   const auto* files = dynamic_cast<const native::NativeSource*>(&source);
-  head.manifest.step = head.numbers.optimizer_steps = source.point().step;
+  head.manifest.step = head.optimizer_steps = source.point().step;
   head.manifest.consumed_samples = consumed_samples_of(source, config);
   if (files != nullptr) head.manifest.metric = files->manifest().metric;
   if (files != nullptr && files->is_ours()) {
@@ -106,43 +110,90 @@ Head head_of(const TensorSource& source, const Place& place, const RunConfig& co
   return head;
 }
 
+/// The work of a write on its threads.
+class RankWriter {
+ public:
+  RankWriter(NativeWriter& writer, const Place& place, const RunConfig& config, const Head& head,
+             bool weights_only)
+      : writer_(writer), place_(place), config_(config), head_(head), weights_only_(weights_only) {}
+
+  [[nodiscard]] std::vector<native::FileJob> jobs_of(int rank) const {
+    const SaveArguments arguments{head_.manifest.step, head_.lr, weights_only_, plan_gather};
+    return layout_jobs(config_, rank, head_.optimizer_steps,
+                       [&](const native::RankContent& content) {
+                         return checkpoint_jobs(config_, content, arguments);
+                       });
+  }
+  void check(int rank) {
+    for (const native::FileJob& job : jobs_of(rank)) {
+      std::vector<std::string> found = writer_.problems(planned(job));
+      if (!job.problem.empty()) found.push_back(job.problem);
+      const std::scoped_lock lock(mutex_);
+      bytes_ += job.bytes();
+      problems_.insert(found.begin(), found.end());
+    }
+  }
+  [[nodiscard]] const std::set<std::string>& problems() const { return problems_; }
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+  void write(const native::FileJob& job) {
+    const PlannedFile file = planned(job);
+    if (!job.is_dcp()) return writer_.write(file);
+    const native::WriteBox write = [&](DcpFileWriter& into, const native::ChunkJob& chunk) {
+      for (std::size_t i = chunk.first; i < chunk.first + chunk.count; ++i)
+        writer_.fill(file.tensors[i], [&](std::span<const std::byte> bytes) { into.write(bytes); });
+    };
+    native::Written written;
+    if (job.dcp_folder.empty())
+      native::write_states(*place_.storage, place_.path, job, write, Durability::kAtClose, written);
+    else
+      written.chunks = native::write_chunks(*place_.storage, place_.path, job, write);
+    const std::scoped_lock lock(mutex_);
+    written_.add(std::move(written));
+  }
+  /// What the ranks' files of DCP are together.
+  void finish() {
+    if (!written_.objects.empty())
+      native::write_states_metadata(*place_.storage, place_.path, written_);
+    if (saves_torch_dist(config_))
+      complete_torch_dist(config_, place_, {head_.manifest.step, head_.manifest.consumed_samples},
+                          {std::move(written_.chunks), ""});
+    writer_.add(std::move(written_.files), std::move(written_.tensors));
+  }
+
+ private:
+  NativeWriter& writer_;
+  const Place& place_;
+  const RunConfig& config_;
+  const Head& head_;
+  bool weights_only_;
+  std::mutex mutex_;
+  std::int64_t bytes_ = 0;
+  std::set<std::string> problems_;
+  native::Written written_;
+};
+
 }  // namespace
 
 std::int64_t write_native(TensorSource& source, const Place& place, const RunConfig& config,
                           const NativeOptions& options, const Progress& progress) {
   NativeWriter writer(source, place);
   Head head = head_of(source, place, config);
-  const auto files_of = [&](int rank) {
-    std::vector<PlannedFile> files;
-    for (const native::FileJob& job : layout_jobs(config, rank, options.files, head.numbers,
-                                                  {.weights_only = options.weights_only}))
-      files.push_back(planned(job));
-    return files;
-  };
-  std::mutex mutex;
-  std::int64_t bytes = 0;
-  std::set<std::string> problems;
-  for_each_rank(config.world_size(), options.threads, [&](int rank) {
-    for (const PlannedFile& file : files_of(rank)) {
-      std::vector<std::string> found = writer.problems(file);
-      const std::scoped_lock lock(mutex);
-      bytes += file.bytes();
-      problems.insert(found.begin(), found.end());
-    }
-  });
+  RankWriter ranks(writer, place, config, head, options.weights_only);
+  for_each_rank(config.world_size(), options.threads, [&](int rank) { ranks.check(rank); });
   Problems all;
-  for (const std::string& problem : problems) all.add(source.address(), problem);
+  for (const std::string& problem : ranks.problems()) all.add(source.address(), problem);
   all.throw_if_any();
   writer.begin();
-  ByteProgress done(bytes, progress);
+  ByteProgress done(ranks.bytes(), progress);
   for_each_rank(config.world_size(), options.threads, [&](int rank) {
-    for (const PlannedFile& file : files_of(rank)) {
-      writer.write(file);
-      done.add(static_cast<std::size_t>(file.bytes()));
+    for (const native::FileJob& job : ranks.jobs_of(rank)) {
+      ranks.write(job);
+      done.add(static_cast<std::size_t>(job.bytes()));
     }
   });
+  ranks.finish();
   writer.finish(std::move(head.manifest), head.content);
-  return bytes;
+  return ranks.bytes();
 }
 
 }  // namespace trellis::checkpoint

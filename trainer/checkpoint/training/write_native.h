@@ -1,7 +1,6 @@
 #pragma once
 
 #include "trainer/checkpoint/conversion/conversion.h"
-#include "trainer/checkpoint/formats/native/state_files.h"
 #include "trainer/checkpoint/formats/tensor_source.h"
 #include "trainer/checkpoint/storage/place.h"
 #include "trainer/config/run_config.h"
@@ -9,17 +8,16 @@
 namespace trellis::checkpoint {
 
 struct NativeOptions {
-  bool weights_only = false;  ///< no optimizer files
-  native::FileOptions files;
-  int threads = 2;  ///< that read and write at the same time; each needs 32 MiB
+  bool weights_only = false;  ///< no optimizer files, even if `config` asks for them
+  int threads = 2;            ///< that read and write at the same time; each needs 32 MiB
 };
 
-/// Writes the checkpoint that a run of `config` would have saved with the tensors of `source`: any
-/// TP, PP, VPP, DP, ZeRO-1, copies of heads, fused projections, padding, precision. What else
-/// training needs is that of the source when it is a checkpoint of a training; else a new training
-/// can start with the weights. Throws ConfigError with every tensor that is missing or does not
-/// fit, before anything is written; damage of the source; OutputError. Returns the bytes of all
-/// tensors.
+/// Writes the checkpoint that a run of `config` would have saved with the tensors of `source`, in
+/// the form and with the parts that its keys say: any TP, PP, VPP, DP, ZeRO-1, copies of heads,
+/// fused projections, padding, precision. What else training needs is that of the source when it is
+/// a checkpoint of a training; else a new training can start with the weights. Throws ConfigError
+/// with every tensor that is missing or does not fit, before anything is written; damage of the
+/// source; OutputError. Returns the bytes of all tensors.
 std::int64_t write_native(TensorSource& source, const Place& place,
                           const trainer::RunConfig& config, const NativeOptions& options,
                           const Progress& progress);

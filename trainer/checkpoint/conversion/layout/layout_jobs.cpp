@@ -1,11 +1,9 @@
 #include "trainer/checkpoint/conversion/layout/layout_jobs.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include <ATen/core/grad_mode.h>
 
-#include "trainer/checkpoint/state/live_state.h"
 #include "trainer/optimizer/optimizer_options.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "trainer/pipeline/tied_weights.h"
@@ -43,9 +41,9 @@ ParallelState silent_state(const RankMesh& mesh, int rank, const trainer::Parall
 
 }  // namespace
 
-std::vector<native::FileJob> layout_jobs(const trainer::RunConfig& config, int rank,
-                                         const native::FileOptions& options,
-                                         const LayoutNumbers& numbers, const LayoutParts& parts) {
+std::vector<native::FileJob> layout_jobs(
+    const trainer::RunConfig& config, int rank, std::int64_t optimizer_steps,
+    const std::function<std::vector<native::FileJob>(native::RankContent)>& jobs_of) {
   const at::NoGradGuard no_grad;
   const trainer::ParallelSizes sizes = trainer::parallel_sizes(config);
   const RankMesh mesh = trainer::make_rank_mesh(sizes, config.world_size());
@@ -58,15 +56,10 @@ std::vector<native::FileJob> layout_jobs(const trainer::RunConfig& config, int r
                                   {config.num_microbatches(), config.pp(), config.vpp()}, parallel,
                                   [](const std::vector<int>&) { return ParallelGroup{}; });
   trainer::NeuronZero1Optimizer optimizer(parameters, parallel, trainer::optimizer_options(config));
-  optimizer.continue_after(numbers.optimizer_steps);
-  LiveState live = live_state(parameters, optimizer, parallel);
-  if (parts.trained_only) live = trained_part(parameters, std::move(live));
-  const native::FilePlace place =
-      native::file_place_of(mesh, parallel, rank, optimizer.is_sharded());
-  std::vector<native::FileJob> jobs = native::model_jobs(live, place, options);
-  if (!parts.weights_only)
-    std::ranges::move(native::optimizer_jobs(live, optimizer, numbers.lr, place, options),
-                      std::back_inserter(jobs));
+  optimizer.continue_after(optimizer_steps);
+  std::vector<native::FileJob> jobs =
+      jobs_of({parameters, optimizer, parallel, live_state(parameters, optimizer, parallel),
+               native::file_place_of(mesh, parallel, rank, optimizer.is_sharded())});
   std::erase_if(jobs, [&](const native::FileJob& job) { return job.holders.front() != rank; });
   return jobs;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "trainer/checkpoint/formats/native/state_files.h"
@@ -8,26 +9,13 @@
 
 namespace trellis::checkpoint {
 
-/// Numbers of a training that its optimizer files hold.
-struct LayoutNumbers {
-  std::int64_t optimizer_steps = 0;
-  double lr = 0;
-};
-
-/// Which files, and what is in them.
-struct LayoutParts {
-  bool weights_only = false;  ///< no optimizer states
-  bool trained_only = false;  ///< no weights that fine-tuning with adapters leaves as they are
-};
-
-/// The files that a rank of a run of `config` saves, of those that it saves alone or as the first
-/// of equal ranks: its model and optimizer are built without memory, on the device meta, so the
+/// Those of the files that `jobs_of` makes which a rank of a run of `config` saves alone or as the
+/// first of equal ranks. Its model and optimizer are built without memory, on the device meta:
 /// tensors have shapes and types and no values, except those that are the same in every run.
-/// Independent of all other ranks; may run on several threads. Throws ConfigError when the model
-/// cannot be laid out so.
-[[nodiscard]] std::vector<native::FileJob> layout_jobs(const trainer::RunConfig& config, int rank,
-                                                       const native::FileOptions& options,
-                                                       const LayoutNumbers& numbers,
-                                                       const LayoutParts& parts = {});
+/// Independent of all other ranks; may run on several threads. Throws
+/// ConfigError when the model cannot be laid out so.
+[[nodiscard]] std::vector<native::FileJob> layout_jobs(
+    const trainer::RunConfig& config, int rank, std::int64_t optimizer_steps,
+    const std::function<std::vector<native::FileJob>(native::RankContent)>& jobs_of);
 
 }  // namespace trellis::checkpoint

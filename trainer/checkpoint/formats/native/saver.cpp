@@ -159,7 +159,7 @@ Written Saver::write(const std::vector<FileJob>& jobs) const {
         continue;
       }
       if (job.is_dcp()) {
-        write_states(*storage_, head_.tag, job, durability_, written);
+        write_states(*storage_, head_.tag, job, values_of(job), durability_, written);
         continue;
       }
       written.files[job.path] = write_job(*storage_, head_.tag, job, durability_);
@@ -174,7 +174,8 @@ Written Saver::write(const std::vector<FileJob>& jobs) const {
 void Saver::write_chunks_of(const FileJob& job, Written& written) const {
   if (!written.chunk_error.empty()) return;
   try {
-    std::ranges::move(write_chunks(*storage_, head_.tag, job), std::back_inserter(written.chunks));
+    std::ranges::move(write_chunks(*storage_, head_.tag, job, values_of(job)),
+                      std::back_inserter(written.chunks));
   } catch (const OutputError& error) {
     written.chunk_error = error.what();
   }

@@ -137,10 +137,10 @@ std::int64_t FileJob::bytes() const {
 
 FilePlace file_place_of(const trainer::RankMesh& mesh, const trainer::ParallelState& parallel,
                         int self, bool zero1) {
+  using trainer::ParallelAxis;
   return {checkpoint::place_of(parallel, zero1), parallel.get_pipeline_model_parallel_rank(),
-          parallel.get_pipeline_model_parallel_size(),
-          mesh.ranks(trainer::ParallelAxis::kExpertData, self),
-          mesh.ranks(trainer::ParallelAxis::kFsdpReplicas, self)};
+          parallel.get_pipeline_model_parallel_size(), mesh.ranks(ParallelAxis::kExpertData, self),
+          mesh.ranks(zero1 ? ParallelAxis::kFsdpReplicas : ParallelAxis::kExpertData, self)};
 }
 
 std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
@@ -219,7 +219,7 @@ std::vector<FileJob> optimizer_jobs(const LiveState& live,
   if (zero1 && options.zero1_dcp) return dcp_optimizer_jobs(live, optimizer, lr, place);
   JobBuilder builder(zero1 ? optimizer_file(rank.shard_rank(), rank.tp_rank, place.pp_rank)
                            : optimizer_file(0, rank.tp_rank, place.pp_rank, ep_of(rank)),
-                     zero1 ? place.state_copies : place.copies, options);
+                     place.state_copies, options);
   const int shards = zero1 ? rank.shards() : 1;
   std::map<std::string, ById> folders;
   folders[kBaseState];
@@ -294,23 +294,29 @@ StoredFile write_job(Storage& storage, const std::string& folder, const FileJob&
   return result->stored();
 }
 
-WrittenChunk write_chunk(DcpFileWriter& file, const FileJob& job, const ChunkJob& chunk) {
+WriteBox values_of(const FileJob& job) {
+  return [&job](DcpFileWriter& file, const ChunkJob& chunk) {
+    for (std::size_t i = chunk.first; i < chunk.first + chunk.count; ++i) {
+      const at::Tensor host = job.tensors[i].detach().cpu().contiguous();
+      file.write({static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()});
+    }
+  };
+}
+
+WrittenChunk write_chunk(DcpFileWriter& file, const ChunkJob& chunk, const WriteBox& write) {
   file.begin_chunk({.dtype = chunk.meta.dtype, .shape = chunk.box.sizes});
-  for (std::size_t i = chunk.first; i < chunk.first + chunk.count; ++i) {
-    const at::Tensor host = job.tensors[i].detach().cpu().contiguous();
-    file.write({static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()});
-  }
+  write(file, chunk);
   WrittenChunk written{chunk.key, chunk.meta, chunk.box};
   written.box.place = file.end_chunk();
   return written;
 }
 
 std::vector<WrittenChunk> write_chunks(Storage& storage, const std::string& folder,
-                                       const FileJob& job) {
+                                       const FileJob& job, const WriteBox& write) {
   if (!job.problem.empty()) throw OutputError(job.problem);
   DcpFileWriter file(storage, join_path(folder, job.dcp_folder), job.path);
   std::vector<WrittenChunk> written;
-  for (const ChunkJob& chunk : job.chunks) written.push_back(write_chunk(file, job, chunk));
+  for (const ChunkJob& chunk : job.chunks) written.push_back(write_chunk(file, chunk, write));
   file.close();
   return written;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -54,11 +55,20 @@ struct FilePlace {
   RankPlace place;
   int pp_rank = 0, pp_size = 1;
   std::vector<int> copies;        ///< global ranks with the same weights, itself too, ascending
-  std::vector<int> state_copies;  ///< the same of ZeRO-1's states
+  std::vector<int> state_copies;  ///< the same of the optimizer's states
 };
 /// Of rank `self` of a mesh, which `parallel` is in.
 [[nodiscard]] FilePlace file_place_of(const trainer::RankMesh& mesh,
                                       const trainer::ParallelState& parallel, int self, bool zero1);
+
+/// What a rank saves, and where it is.
+struct RankContent {
+  const trainer::ParameterList& parameters;
+  const trainer::NeuronZero1Optimizer& optimizer;
+  const trainer::ParallelState& parallel;
+  LiveState live;
+  FilePlace place;
+};
 
 /// How files are written.
 struct FileOptions {
@@ -111,11 +121,15 @@ inline constexpr const char* kBaseState = "base_state";
 /// Writes the file under `folder`, and what the manifest says of it. Throws OutputError.
 StoredFile write_job(Storage& storage, const std::string& folder, const FileJob& job,
                      Durability durability = Durability::kAtClose);
-/// One box of a data file of DCP, with its place. Throws OutputError.
-WrittenChunk write_chunk(DcpFileWriter& file, const FileJob& job, const ChunkJob& chunk);
+/// Writes the bytes of a box of a data file of DCP.
+using WriteBox = std::function<void(DcpFileWriter& file, const ChunkJob& chunk)>;
+/// Those of the job's tensors, which must outlive it.
+[[nodiscard]] WriteBox values_of(const FileJob& job);
+/// One box, with its place. Throws OutputError.
+WrittenChunk write_chunk(DcpFileWriter& file, const ChunkJob& chunk, const WriteBox& write);
 /// A data file with job.dcp_folder. Throws OutputError.
 std::vector<WrittenChunk> write_chunks(Storage& storage, const std::string& folder,
-                                       const FileJob& job);
+                                       const FileJob& job, const WriteBox& write);
 /// write_job() for a file of one value without tensors.
 StoredFile write_value(Storage& storage, const std::string& path, const Value& value);
 

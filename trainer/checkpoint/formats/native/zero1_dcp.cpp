@@ -85,6 +85,7 @@ class StatesBuilder {
     StoredTensor stored{job_.path, {}, dtype, sizes, main_parts(parts, owner)};
     if (!stored.parts.empty()) chunk.stored = std::move(stored);
     job_.tensors.push_back(values);
+    job_.parts.push_back(parts);
     job_.chunks.push_back(std::move(chunk));
   }
 
@@ -145,13 +146,13 @@ std::vector<FileJob> dcp_optimizer_jobs(const LiveState& live,
 }
 
 void write_states(Storage& storage, const std::string& folder, const FileJob& job,
-                  Durability durability, Written& written) {
+                  const WriteBox& write, Durability durability, Written& written) {
   auto result = std::make_shared<HashingFile::Result>();
   DcpFileWriter file(std::make_unique<HashingFile>(
                          storage.create(join_path(folder, job.path), durability), result),
                      job.path.substr(std::string_view(kStatesFolder).size()));
   for (const ChunkJob& chunk : job.chunks) {
-    written.states.push_back(write_chunk(file, job, chunk));
+    written.states.push_back(write_chunk(file, chunk, write));
     if (!chunk.stored) continue;
     StoredTensor& stored = written.tensors.emplace_back(*chunk.stored);
     stored.entry_offset = written.states.back().box.place.offset;
