@@ -119,10 +119,11 @@ TEST_F(CheckpointFormats, NativeAndNxd) {
   (void)checkpoint::testing_support::train(config, directory.path().string());
   for (const bool xser : {false, true}) {
     const fs::path folder = directory.path() / (xser ? "xser" : "plain");
+    config.exp_manager.checkpoints.save_xser = xser;
     (void)checkpoint::write_native(
         *checkpoint::open_checkpoint(
             checkpoint::testing_support::checkpoint_of(config, directory.path().string(), 1)),
-        checkpoint::open_place(folder.string()), config, {.files = {.use_xser = xser}}, {});
+        checkpoint::open_place(folder.string()), config, {}, {});
     if (!xser) fuzz(folder);
     fs::remove(folder / "manifest.json");
     fs::remove(folder / "user_content.pt");
