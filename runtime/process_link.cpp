@@ -226,14 +226,23 @@ void ProcessLink::meet(const std::string& where) {
   constexpr std::chrono::seconds kPatience(10);
   constexpr std::chrono::milliseconds kPause(2);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  try {
-    auto arrived = store_->add(where, 1);
-    while (arrived < processes() && std::chrono::steady_clock::now() < deadline) {
+  const auto count_to = [&](std::int64_t count, const std::string& what, std::int64_t mine) {
+    auto arrived = store_->add(what, mine);
+    while (arrived < count && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(kPause);
-      arrived = store_->add(where, 0);
+      arrived = store_->add(what, 0);
     }
+  };
+  const std::string left = where + "/left";
+  try {
+    count_to(processes(), where, 1);
+    // The store may end with process 0: it stays until no other asks for anything any more.
+    if (process() == 0)
+      count_to(processes() - 1, left, 0);
+    else
+      store_->add(left, 1);
   } catch (const c10::Error&) {
-    // The store ends with process 0, when all have been there.
+    // Process 0 failed.
   }
 }
 
