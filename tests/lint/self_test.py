@@ -43,10 +43,11 @@ LEGAL = {
     "own | of its own |\n## More\n",
     "base/README.md": "# base\n",
     "tests/base/yaml_test.cpp": "TEST(Yaml, Reads) {}\nTEST_P(Forms,\n       Agree) {}\n",
-    "tests/base/oracle.py": "class Numbers(Case):\n    def test_all(self):\n        pass\n",
+    "tests/base/oracle.py": "class Numbers(Case):\n    def test_all(self):\n        pass\n\n\n"
+    "class Simulated(Numbers):\n    world = simulate\n",
     "docs/checklist.md": "| feature | tests |\n|---|---|\n| a | `base/yaml:Yaml.Reads`, "
-    "`base/yaml:Forms.*`, `base/oracle:Numbers.test_all` |\n| b | later: "
-    "not there |\n",
+    "`base/yaml:Forms.*`, `base/oracle:Numbers.test_all`, `base/oracle:Simulated.*` |\n"
+    "| b | later: not there |\n",
 }
 
 # (file, content, part of the report that is expected)
