@@ -179,10 +179,21 @@ std::optional<fs::path> find_python_library(std::string_view search_path) {
   return std::nullopt;
 }
 
+/// Bytes at the start that are ASCII and not zero, in steps of eight: nearly all of most texts.
+std::size_t ascii_prefix(std::string_view bytes) {
+  constexpr std::uint64_t kLow = 0x0101010101010101, kHigh = 0x8080808080808080;
+  std::size_t size = 0;
+  for (std::uint64_t eight = 0; size + sizeof eight <= bytes.size(); size += sizeof eight) {
+    std::memcpy(&eight, bytes.data() + size, sizeof eight);
+    if (((eight | (eight - kLow)) & kHigh) != 0) break;
+  }
+  return size;
+}
+
 }  // namespace
 
 bool is_text(std::string_view bytes) {
-  for (std::size_t i = 0; i < bytes.size();) {
+  for (std::size_t i = ascii_prefix(bytes); i < bytes.size(); i += ascii_prefix(bytes.substr(i))) {
     const auto first = static_cast<unsigned char>(bytes[i]);
     const std::size_t length = first < 0x80                    ? 1
                                : first >= 0xC2 && first < 0xE0 ? 2

@@ -34,6 +34,15 @@ TEST(IsText, AcceptsUtf8AndRejectsTheRest) {
   EXPECT_FALSE(is_text(std::string_view("a\0b", 3)));
 }
 
+TEST(IsText, LooksAtEveryPlaceOfALongText) {
+  for (std::size_t place = 0; place < 24; ++place) {
+    const std::string before(place, '\x7F'), after(24 - place, '\x01');
+    EXPECT_TRUE(is_text(before + "\xC3\xA9" + after)) << place;
+    EXPECT_FALSE(is_text(before + "\x80" + after)) << place;
+    EXPECT_FALSE(is_text(before + std::string(1, '\0') + after)) << place;
+  }
+}
+
 TEST(ReadTextFiles, ReadsADirectorySortedByPathAndCountsWhatItSkips) {
   const TemporaryDirectory directory;
   directory.write("data/b.txt", "second");

@@ -12,7 +12,8 @@ class ByteTokenizer : public Tokenizer {
   std::optional<std::int32_t> bos_id() const override { return std::nullopt; }
   std::optional<std::int32_t> pad_id() const override { return std::nullopt; }
   void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
-    for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(text.data());
+    ids.insert(ids.end(), bytes, bytes + text.size());
   }
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;
