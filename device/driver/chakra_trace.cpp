@@ -52,6 +52,14 @@ std::int64_t comm_type(sim::CollectiveKind kind) {
   TRELLIS_CHECK(false, "a transfer is no collective");
 }
 
+/// Bytes that a member gives: the schema's size of a collective is that of its input. An all-gather
+/// is planned with the size of its result.
+std::int64_t input_bytes(const sim::ClusterComm& comm, std::size_t members) {
+  std::int64_t elements = comm.elements;
+  if (comm.kind == sim::CollectiveKind::kAllGather) elements /= static_cast<std::int64_t>(members);
+  return elements * comm.element_bytes;
+}
+
 class EtFile {
  public:
   explicit EtFile(const std::filesystem::path& path) : file_(path) {
@@ -141,7 +149,7 @@ class RankNodes {
           };
           attribute(body, "is_cpu_op",
                     [](pbf_writer& a) { a.add_bool(kAttribute_bool_val, false); });
-          integer("comm_size", comm.elements * comm.element_bytes);
+          integer("comm_size", input_bytes(comm, job_.groups[comm.group].ranks.size()));
           if (pair) {
             small("comm_src", from);
             small("comm_dst", to);
@@ -199,14 +207,15 @@ class RankNodes {
   bool busy_ = false;
 };
 
-/// ASTRA-sim's `--comm-group-configuration`: name → ranks. Equal groups have one name.
+/// ASTRA-sim's `--comm-group-configuration`: name → ranks. Equal groups have one name. Names are
+/// numbers from 1: whatever the file says, ASTRA-sim takes group 0 for all ranks.
 std::vector<std::string> name_groups(const sim::ClusterJob& job,
                                      const std::filesystem::path& folder) {
   std::map<std::vector<int>, std::string> names;
   nlohmann::ordered_json document = nlohmann::ordered_json::object();
   std::vector<std::string> by_group;
   for (const sim::CommGroup& group : job.groups) {
-    const auto [at, fresh] = names.try_emplace(group.ranks, fmt::format("{}", names.size()));
+    const auto [at, fresh] = names.try_emplace(group.ranks, fmt::format("{}", names.size() + 1));
     if (fresh) document[at->second] = group.ranks;
     by_group.push_back(at->second);
   }

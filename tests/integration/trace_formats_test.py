@@ -105,6 +105,7 @@ def chakra_messages():
 
 METADATA, NODE = chakra_messages()
 COMP, SEND, RECV, COLLECTIVE = 4, 5, 6, 7
+ALL_GATHER, REDUCE_SCATTER = 2, 7
 
 
 def read_et(path):
@@ -165,6 +166,16 @@ class Chakra(Case):
                     self.assertEqual(pair[node.type == RECV], rank)
                 else:
                     self.assertEqual(node.type, COMP)
+        # To ASTRA-sim group 0 is all ranks, whatever the file says.
+        self.assertGreater(min(map(int, groups)), 0)
+        # Sequence parallelism: 2 samples of 128 tokens of 128 numbers of 2 bytes. The size is the
+        # input's: of an all-gather the part that a rank has.
+        hidden = 2 * 128 * 128 * 2
+        tensor_parallel = next(name for name, members in groups.items() if members == [0, 1])
+        kinds = set(collectives[0, tensor_parallel])
+        self.assertIn((REDUCE_SCATTER, hidden), kinds)
+        self.assertIn((ALL_GATHER, hidden // 2), kinds)
+        self.assertNotIn((ALL_GATHER, hidden), kinds)
         # All members of a group start the same collectives; what is sent is received.
         for name, members in groups.items():
             lists = [collectives.get((rank, name), []) for rank in members]
