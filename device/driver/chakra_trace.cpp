@@ -37,15 +37,16 @@ enum : std::uint32_t {
 };
 enum NodeType : std::int32_t { kComp = 4, kSend = 5, kRecv = 6, kCollective = 7 };
 
-/// CollectiveCommType.
+/// CollectiveCommType. A barrier is the all-reduce of one element that its plan is: ASTRA-sim ends
+/// with an error at the schema's own BARRIER.
 std::int64_t comm_type(sim::CollectiveKind kind) {
   switch (kind) {
-    case sim::CollectiveKind::kAllReduce: return 0;
+    case sim::CollectiveKind::kAllReduce:
+    case sim::CollectiveKind::kBarrier: return 0;
     case sim::CollectiveKind::kAllGather: return 2;
     case sim::CollectiveKind::kReduceScatter: return 7;
     case sim::CollectiveKind::kBroadcast: return 5;
     case sim::CollectiveKind::kAllToAll: return 6;
-    case sim::CollectiveKind::kBarrier: return 9;
     case sim::CollectiveKind::kSendRecv:
     case sim::CollectiveKind::kPermute: break;
   }
@@ -56,6 +57,7 @@ std::int64_t comm_type(sim::CollectiveKind kind) {
 /// is planned with the size of its result.
 std::int64_t input_bytes(const sim::ClusterComm& comm, std::size_t members) {
   std::int64_t elements = comm.elements;
+  if (comm.kind == sim::CollectiveKind::kBarrier) elements = 1;
   if (comm.kind == sim::CollectiveKind::kAllGather) elements /= static_cast<std::int64_t>(members);
   return elements * comm.element_bytes;
 }
@@ -103,6 +105,8 @@ class RankNodes {
         busy_ = true;
       }
     }
+    // A rank that ran nothing has a node of no work: ASTRA-sim ends with an error at an empty file.
+    busy_ |= next_ == 0;
     flush();
   }
 
