@@ -37,19 +37,29 @@ enum : std::uint32_t {
 };
 enum NodeType : std::int32_t { kComp = 4, kSend = 5, kRecv = 6, kCollective = 7 };
 
-/// CollectiveCommType.
+/// CollectiveCommType. A barrier is the all-reduce of one element that its plan is: ASTRA-sim ends
+/// with an error at the schema's own BARRIER.
 std::int64_t comm_type(sim::CollectiveKind kind) {
   switch (kind) {
-    case sim::CollectiveKind::kAllReduce: return 0;
+    case sim::CollectiveKind::kAllReduce:
+    case sim::CollectiveKind::kBarrier: return 0;
     case sim::CollectiveKind::kAllGather: return 2;
     case sim::CollectiveKind::kReduceScatter: return 7;
     case sim::CollectiveKind::kBroadcast: return 5;
     case sim::CollectiveKind::kAllToAll: return 6;
-    case sim::CollectiveKind::kBarrier: return 9;
     case sim::CollectiveKind::kSendRecv:
     case sim::CollectiveKind::kPermute: break;
   }
   TRELLIS_CHECK(false, "a transfer is no collective");
+}
+
+/// Bytes that a member gives: the schema's size of a collective is that of its input. An all-gather
+/// is planned with the size of its result.
+std::int64_t input_bytes(const sim::ClusterComm& comm, std::size_t members) {
+  std::int64_t elements = comm.elements;
+  if (comm.kind == sim::CollectiveKind::kBarrier) elements = 1;
+  if (comm.kind == sim::CollectiveKind::kAllGather) elements /= static_cast<std::int64_t>(members);
+  return elements * comm.element_bytes;
 }
 
 class EtFile {
@@ -95,6 +105,8 @@ class RankNodes {
         busy_ = true;
       }
     }
+    // A rank that ran nothing has a node of no work: ASTRA-sim ends with an error at an empty file.
+    busy_ |= next_ == 0;
     flush();
   }
 
@@ -141,7 +153,7 @@ class RankNodes {
           };
           attribute(body, "is_cpu_op",
                     [](pbf_writer& a) { a.add_bool(kAttribute_bool_val, false); });
-          integer("comm_size", comm.elements * comm.element_bytes);
+          integer("comm_size", input_bytes(comm, job_.groups[comm.group].ranks.size()));
           if (pair) {
             small("comm_src", from);
             small("comm_dst", to);
@@ -199,14 +211,15 @@ class RankNodes {
   bool busy_ = false;
 };
 
-/// ASTRA-sim's `--comm-group-configuration`: name → ranks. Equal groups have one name.
+/// ASTRA-sim's `--comm-group-configuration`: name → ranks. Equal groups have one name. Names are
+/// numbers from 1: whatever the file says, ASTRA-sim takes group 0 for all ranks.
 std::vector<std::string> name_groups(const sim::ClusterJob& job,
                                      const std::filesystem::path& folder) {
   std::map<std::vector<int>, std::string> names;
   nlohmann::ordered_json document = nlohmann::ordered_json::object();
   std::vector<std::string> by_group;
   for (const sim::CommGroup& group : job.groups) {
-    const auto [at, fresh] = names.try_emplace(group.ranks, fmt::format("{}", names.size()));
+    const auto [at, fresh] = names.try_emplace(group.ranks, fmt::format("{}", names.size() + 1));
     if (fresh) document[at->second] = group.ranks;
     by_group.push_back(at->second);
   }

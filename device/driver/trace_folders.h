@@ -21,8 +21,8 @@ void write_kineto_trace(const std::filesystem::path& folder, const StepTiming& s
 /// every rank of the world, a varint-delimited GlobalMetadata and Nodes, as ASTRA-sim's feeder
 /// reads them; and `comm_groups.json`, its communicator groups. What lies between two
 /// communications is one node of computation with its simulated duration in microseconds;
-/// communications have their bytes and wait for what was started before them. Throws ConfigError
-/// above kMostChakraRanks.
+/// communications have the bytes of their input and wait for what was started before them. Throws
+/// ConfigError above kMostChakraRanks.
 void write_chakra_trace(const std::filesystem::path& folder, const StepTiming& step);
 
 inline constexpr int kMostChakraRanks = 4096;

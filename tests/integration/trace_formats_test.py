@@ -3,12 +3,13 @@
 
 import json
 import os
+import subprocess
 import sys
 import unittest
 from unittest import mock
 
 import pyarrow.parquet
-from cli_case import QUICKSTART, SHORT, Case
+from cli_case import QUICKSTART, SHORT, SOURCE, TRELLIS, Case
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 COMPUTES = {"compute", "memory", "optimizer"}
@@ -105,6 +106,29 @@ def chakra_messages():
 
 METADATA, NODE = chakra_messages()
 COMP, SEND, RECV, COLLECTIVE = 4, 5, 6, 7
+# Those collectives that ASTRA-sim knows.
+ALL_REDUCE, ALL_GATHER, BROADCAST, ALL_TO_ALL, REDUCE_SCATTER = 0, 2, 5, 6, 7
+
+COLLECTIVES = """
+import sys
+import torch
+import torch.distributed as dist
+import trellis_neuron
+
+def program(rank):
+    dist.init_process_group("neuron")
+    rows = torch.ones(8, 4, device="neuron")
+    dist.barrier()
+    dist.broadcast(rows, src=1)
+    dist.all_gather([torch.empty_like(rows) for _ in range(2)], rows)
+    dist.reduce_scatter(torch.empty_like(rows), [rows, rows])
+    dist.all_to_all_single(torch.empty_like(rows), rows)
+    run.step()
+
+with trellis_neuron.simulate("trn1.32xlarge", steps="manual") as run:
+    trellis_neuron.run_ranks(program, 2)
+run.write_trace(sys.argv[1], "chakra")
+"""
 
 
 def read_et(path):
@@ -165,6 +189,16 @@ class Chakra(Case):
                     self.assertEqual(pair[node.type == RECV], rank)
                 else:
                     self.assertEqual(node.type, COMP)
+        # To ASTRA-sim group 0 is all ranks, whatever the file says.
+        self.assertGreater(min(map(int, groups)), 0)
+        # Sequence parallelism: 2 samples of 128 tokens of 128 numbers of 2 bytes. The size is the
+        # input's: of an all-gather the part that a rank has.
+        hidden = 2 * 128 * 128 * 2
+        tensor_parallel = next(name for name, members in groups.items() if members == [0, 1])
+        kinds = set(collectives[0, tensor_parallel])
+        self.assertIn((REDUCE_SCATTER, hidden), kinds)
+        self.assertIn((ALL_GATHER, hidden // 2), kinds)
+        self.assertNotIn((ALL_GATHER, hidden), kinds)
         # All members of a group start the same collectives; what is sent is received.
         for name, members in groups.items():
             lists = [collectives.get((rank, name), []) for rank in members]
@@ -179,6 +213,35 @@ class Chakra(Case):
         idle = sum(last[key] for key in waits) + last["host_ps"]
         work = sum(node.duration_micros for node in ranks[last["rank"]][1] if node.type == COMP)
         self.assertLess(abs(work - (step["step_time_ps"] - idle) / 1e6), 0.01 * work + 1)
+
+    def test_collectives_of_a_program(self):
+        folder = self.dir / "trace.chakra"
+        result = subprocess.run(
+            [sys.executable, "-B", "-c", COLLECTIVES, folder],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(SOURCE / "device/python"),
+                "TRELLIS_NEURON_LIBRARY": str(TRELLIS.parents[1] / "lib/libtrellis_neuron.so"),
+                "TRELLIS_CACHE": "off",
+            },
+        )
+        self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+        size = 8 * 4 * 4
+        for rank in (0, 1):
+            _, nodes = read_et(folder / f"step.{rank}.et")
+            facts = [attributes(node) for node in nodes if node.type == COLLECTIVE]
+            kinds = [(fact["comm_type"], fact["comm_size"]) for fact in facts]
+            # A barrier is an all-reduce of one element: ASTRA-sim ends at the schema's own.
+            self.assertEqual(kinds[0][0], ALL_REDUCE)
+            self.assertIn(kinds[0][1], range(1, 9))
+            rest = [(BROADCAST, size), (ALL_GATHER, size), (REDUCE_SCATTER, 2 * size)]
+            self.assertEqual(kinds[1:], [*rest, (ALL_TO_ALL, size)])
+        # ASTRA-sim ends at a rank without nodes.
+        _, (node,) = read_et(folder / "step.2.et")
+        self.assertEqual((node.type, node.duration_micros), (COMP, 0))
 
 
 class Metrics(Case):
