@@ -19,6 +19,7 @@ const Layout kEightRanks{2, 2, 2, true, true};
 
 RunConfig with_optimizer(const Layout& layout, const OptimizerInfo& info) {
   RunConfig config = small_llama(layout, "fp64", 5);
+  config.data.global_batch_size = 4;
   OptimSection optim = default_optim_section(info.name);
   optim.lr = info.name == "rprop" ? 1e-4 : 3e-3;
   optim.weight_decay = info.has_weight_decay ? 0.1 : 0;
