@@ -33,6 +33,13 @@ struct TokenStream {
   }
 };
 
+/// How many tokens `bytes` of text have, as the first document has them, and an eighth more: a
+/// vector that grows takes up to three times its size. Few texts have more tokens than bytes.
+std::size_t expected_tokens(std::size_t first_tokens, std::size_t first_bytes, std::size_t bytes) {
+  const std::size_t expected = bytes * first_tokens / first_bytes;
+  return std::min(bytes, expected + expected / 8);
+}
+
 TokenStream tokenize(const TextFiles& files, const RunConfig& config) {
   const auto tokenizer = make_tokenizer(config.data.tokenizer);
   if (!tokenizer->eos_id())
@@ -46,14 +53,13 @@ TokenStream tokenize(const TextFiles& files, const RunConfig& config) {
   }
   TokenStream stream;
   stream.sample_length = config.model.encoder_seq_length + 1;
-  // Texts rarely have more tokens than bytes. What stays unused is never touched and takes no
-  // memory of the host; a vector that grows takes up to three times its size.
-  std::size_t most = 0;
-  for (const std::string& document : files.documents) most += document.size() + 1;
-  stream.tokens.reserve(most);
+  std::size_t bytes = 0;  // with an end for each document
+  for (const std::string& document : files.documents) bytes += document.size() + 1;
   for (const std::string& document : files.documents) {
     tokenizer->encode(document, stream.tokens);
     stream.tokens.push_back(*tokenizer->eos_id());
+    if (&document == &files.documents.front())
+      stream.tokens.reserve(expected_tokens(stream.tokens.size(), document.size() + 1, bytes));
   }
   return stream;
 }
