@@ -10,6 +10,11 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
 QUICKSTART = SOURCE / "examples/quickstart.yaml"
 SHORT = ["trainer.max_steps=2", "exp_manager.use_datetime_version=false"]
+# With it a Python program imports trellis_neuron of this build.
+PACKAGE = {
+    "PYTHONPATH": str(SOURCE / "device/python"),
+    "TRELLIS_NEURON_LIBRARY": str(TRELLIS.parents[1] / "lib/libtrellis_neuron.so"),
+}
 
 
 class Case(unittest.TestCase):

@@ -3,7 +3,6 @@
 the program."""
 
 import os
-import pathlib
 import subprocess
 import sys
 import tempfile
@@ -11,8 +10,8 @@ import threading
 import time
 import unittest
 
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
-TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
+from cli_case import PACKAGE, SOURCE, TRELLIS
+
 LARGE = SOURCE / "examples/nxdt/hf_llama3_70B_trn2_config.yaml"
 LLAMA_8B = SOURCE / "examples/llama3_8b_trn1.yaml"
 SILENCE_S = 2
@@ -79,16 +78,13 @@ class Progress(unittest.TestCase):
 
     def test_a_convolution_network_in_python(self):
         """From when its libraries are imported."""
-        paths = [SOURCE / folder for folder in ("device/python", "tests/python")]
+        paths = [PACKAGE["PYTHONPATH"], SOURCE / "tests/python"]
         self.check(
             *("-B", "-c", RESNET),
             says=r"\.\.\. (compiling and timing|simulate\(\): the program runs)",
             program=sys.executable,
             since="imported",
-            env={
-                "PYTHONPATH": os.pathsep.join(map(str, paths)),
-                "TRELLIS_NEURON_LIBRARY": str(TRELLIS.parents[1] / "lib/libtrellis_neuron.so"),
-            },
+            env={**PACKAGE, "PYTHONPATH": os.pathsep.join(map(str, paths))},
         )
 
     def test_simulate_70b(self):

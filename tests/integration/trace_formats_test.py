@@ -9,7 +9,7 @@ import unittest
 from unittest import mock
 
 import pyarrow.parquet
-from cli_case import QUICKSTART, SHORT, SOURCE, TRELLIS, Case
+from cli_case import PACKAGE, QUICKSTART, SHORT, Case
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 COMPUTES = {"compute", "memory", "optimizer"}
@@ -221,12 +221,7 @@ class Chakra(Case):
             capture_output=True,
             text=True,
             timeout=300,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(SOURCE / "device/python"),
-                "TRELLIS_NEURON_LIBRARY": str(TRELLIS.parents[1] / "lib/libtrellis_neuron.so"),
-                "TRELLIS_CACHE": "off",
-            },
+            env={**os.environ, **PACKAGE, "TRELLIS_CACHE": "off"},
         )
         self.assertEqual(result.returncode, 0, result.stderr[-2000:])
         size = 8 * 4 * 4

@@ -14,13 +14,10 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
 LLAMA = SOURCE / "examples/verify_llama.yaml"
 MIXTRAL = SOURCE / "examples/verify_mixtral.yaml"
-SMALL = [
-    "model.hidden_size=32",
-    "model.ffn_hidden_size=48",
-    "model.encoder_seq_length=16",
-    "data.global_batch_size=4",
-]
-EIGHT_RANKS = [*SMALL[:-1], "data.global_batch_size=8"]
+MODEL = ["model.hidden_size=32", "model.ffn_hidden_size=48", "model.encoder_seq_length=16"]
+SMALL = [*MODEL, "data.global_batch_size=4"]
+# Two micro-batches on each of four data-parallel ranks, one on each of eight.
+EIGHT_SAMPLES = [*MODEL, "data.global_batch_size=8"]
 
 # A layout in which each mistake can show, and the first thing that must be named.
 BUGS = {
@@ -335,20 +332,20 @@ class FullySharded(unittest.TestCase):
         self.assertGreaterEqual(len(in_fp64), least)
 
     def test_an_embedding_that_is_the_head(self):
-        self.equal(*TIED, *SMALL, "--ranks", 4, "--layouts", "FSDP.DP4,FSDP.TP2", least=6)
+        self.equal(*TIED, *EIGHT_SAMPLES, "--ranks", 4, "--layouts", "FSDP.DP4,FSDP.TP2", least=6)
 
     def test_rings_and_dropout(self):
         layouts = ["--layouts", "FSDP.CP2.DP2,FSDP.CP4"]
         hidden = "model.hidden_dropout=0.1"
-        self.equal(*MEGATRON, hidden, *SMALL, *RING, "--ranks", 4, *layouts, least=6)
+        self.equal(*MEGATRON, hidden, *EIGHT_SAMPLES, *RING, "--ranks", 4, *layouts, least=6)
 
     def test_experts(self):
         layouts = ["--layouts", "FSDP.DP4.EP2,FSDP.DP2.TP2.EP2.SP"]
-        self.equal(MIXTRAL, *SMALL, "--ranks", 4, *layouts, least=6)
+        self.equal(MIXTRAL, *EIGHT_SAMPLES, "--ranks", 4, *layouts, least=6)
 
     def test_shards_of_emulated_cores_equal_one_cpu_rank(self):
         layouts = ["--layouts", "FSDP.TP2.SP.full", "--device", "neuron"]
-        result = verify(LLAMA, *SMALL, "--ranks", 4, *layouts)
+        result = verify(LLAMA, *EIGHT_SAMPLES, "--ranks", 4, *layouts)
         self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-3000:])
 
 
@@ -373,7 +370,7 @@ class Experts(unittest.TestCase):
         """Without recomputation and copies of heads; the others are in the C++ tests."""
         result = verify(
             MIXTRAL,
-            *EIGHT_RANKS,
+            *EIGHT_SAMPLES,
             "--ranks",
             8,
             "--layouts",
