@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "analysis/sweep/stage_work.h"
+#include "trainer/schedule/scheduler.h"
 
 namespace trellis::analysis {
 namespace {
@@ -215,38 +215,41 @@ StepBound bound_step(const RunConfig& config, const sim::SystemConfig& system,
   return bound;
 }
 
-std::int64_t chunks_in_flight(std::int64_t micro_batches, int pp, int vpp, int p) {
-  if (vpp == 1) return std::min<std::int64_t>(micro_batches, pp - p);
-  return std::min<std::int64_t>(micro_batches * vpp,
-                                2 * (pp - p - 1) + std::int64_t{vpp - 1} * pp + 1);
+std::int64_t activation_bytes(const RunConfig& config, const std::vector<StageWork>& stages,
+                              int rank) {
+  // Later micro-batches repeat what three groups of PP do.
+  const int micro_batches = std::min(config.num_microbatches(), 3 * config.pp());
+  const trainer::PipelineShape shape{micro_batches, config.pp(), config.vpp()};
+  std::int64_t kept = 0, most = 0;
+  for (const trainer::Task& task : trainer::training_tasks(shape, rank)) {
+    const StageWork& stage = stages[static_cast<std::size_t>(shape.stage(rank, task.chunk))];
+    if (task.kind == trainer::TaskKind::kForwardStep) {
+      kept += stage.saved_bytes;
+      most = std::max(most, kept + stage.forward_bytes);
+    } else if (task.kind == trainer::TaskKind::kBackwardStep) {
+      most = std::max(most, kept + stage.backward_bytes);
+      kept -= stage.saved_bytes;
+    }
+  }
+  return most;
 }
 
 std::int64_t bound_memory(const RunConfig& config) {
   const std::vector<StageWork> stages = stage_work(config);
   const std::vector<RankWork> ranks = by_rank(config, stages, {});
   const double owners = config.distributed_strategy.zero1 ? sharding_ranks(config) : 1;
+  // Units that are whole while they run come on top.
+  const auto holders = static_cast<std::int64_t>(config.distributed_strategy.fsdp ? owners : 1);
   std::int64_t most = 0;
   for (int p = 0; p < config.pp(); ++p) {
     const RankWork& rank = ranks[static_cast<std::size_t>(p)];
-    std::int64_t chunk = stages[static_cast<std::size_t>(p)].saved_bytes;
-    for (std::size_t i = static_cast<std::size_t>(p); i < stages.size(); i += ranks.size())
-      chunk = std::min(chunk, stages[i].saved_bytes);
-    const std::int64_t in_flight =
-        chunks_in_flight(config.num_microbatches(), config.pp(), config.vpp(), p);
-    const bool again = in_flight < std::int64_t{config.num_microbatches()} *
-                                       config.vpp();  // forwards follow the first backward
-    const std::int64_t activations =
-        in_flight * chunk + (p + 1 == config.pp() ? logits_bytes(config) : 0);
-    // Units that are whole while they run come on top.
-    const auto holders = static_cast<std::int64_t>(config.distributed_strategy.fsdp ? owners : 1);
-    const std::int64_t gradients = rank.trained / holders * gradient_element_bytes(config);
-    const auto kept =
-        rank.parameters / holders * weight_element_bytes(config) +
+    const auto states =
         static_cast<std::int64_t>(static_cast<double>(rank.trained) / owners * state_bytes(config));
-    const std::int64_t passes = again ? activations + gradients : std::max(activations, gradients);
+    const std::int64_t kept = rank.parameters / holders * weight_element_bytes(config) +
+                              rank.trained / holders * gradient_element_bytes(config) + states;
     const std::int64_t written =
         owners == 1 ? rank.trained * weight_element_bytes(config) : std::int64_t{0};
-    most = std::max(most, kept + std::max(passes, gradients + written));
+    most = std::max(most, kept + std::max(activation_bytes(config, stages, p), written));
   }
   return most;
 }

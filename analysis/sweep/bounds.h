@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/sweep/stage_work.h"
 #include "sim/sim.h"
 #include "trainer/config/run_config.h"
 
@@ -77,18 +78,16 @@ struct StepBound {
 [[nodiscard]] StepBound bound_step(const trainer::RunConfig& config,
                                    const sim::SystemConfig& system, CollectiveTimes& times);
 
-/// Bytes of the fullest rank: weights, gradients, optimizer states (AdamW's two moments and fp32
-/// masters; of other optimizers nothing), and the saved activations of as many micro-batches as the
-/// schedule keeps in flight there: min(M, PP − p) with 1F1B, in chunks min(M · VPP, 2(PP − p − 1) +
-/// (VPP − 1) · PP + 1) interleaved (Narayanan et al. 2021). Gradients and activations count
-/// together when a backward has run before the last forward in flight; the last stage adds one
-/// micro-batch's logits. At the end of the update there are, in place of activations, gradients
-/// and, where each rank updates all of its weights (no ZeRO-1, or one replica), their new values:
-/// they are written together.
+/// Bytes of the fullest rank: weights, gradients and optimizer states (AdamW's two moments and fp32
+/// masters; of other optimizers nothing), and the most of two moments: what the passes keep, and,
+/// where each rank updates all of its weights (no ZeRO-1, or one replica), their new values, which
+/// are written together. What passes hold for a moment and give back counts nothing, except for
+/// logits and for a layer that is computed again; nor does the rounding of sizes.
 [[nodiscard]] std::int64_t bound_memory(const trainer::RunConfig& config);
 
-/// Forwards of chunks that rank p has begun before its first backward ends, in units of one chunk's
-/// activations.
-[[nodiscard]] std::int64_t chunks_in_flight(std::int64_t micro_batches, int pp, int vpp, int p);
+/// The most activations that pipeline rank `rank` holds in a step, by the trainer's own schedule: a
+/// forward adds what its stage saves, the stage's backward releases it. Bytes.
+[[nodiscard]] std::int64_t activation_bytes(const trainer::RunConfig& config,
+                                            const std::vector<StageWork>& stages, int rank);
 
 }  // namespace trellis::analysis

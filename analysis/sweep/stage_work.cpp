@@ -60,16 +60,62 @@ bool recomputes_layers(const RunConfig& config) {
   return config.model.recompute == Recompute::kFull || recomputes(config, "LlamaDecoderLayer");
 }
 
-/// Inputs of the layer's blocks, query, key and value, the context, and inside the MLP what its
-/// matrices gave and take.
-double saved_elements(const RunConfig& config, const Widths& w, bool moe) {
-  const double shards = config.distributed_strategy.sequence_parallel ? config.tp() : 1;
-  const double residual = w.hidden / shards;
-  if (recomputes_layers(config) || config.model.lora) return residual;
-  double width = residual + 2 * w.query + 2 * w.key_value;
-  if (config.model.transformer_block_type == trainer::TransformerBlock::kPreLn) width += residual;
+double residual_width(const RunConfig& config, const Widths& w) {
+  return w.hidden / (config.distributed_strategy.sequence_parallel ? config.tp() : 1);
+}
+
+/// Of keys, and of values: attention reads a copy for each query head, unless one key head serves
+/// them all as a view. Recomputed attention keeps what it is given, and ring attention copies none.
+double saved_key_width(const RunConfig& config, const Widths& w) {
+  const ModelSection& m = config.model;
+  const int key_heads = m.num_kv_heads * config.distributed_strategy.kv_replicator / config.tp();
+  const bool is_copied = key_heads > 1 && config.cp() == 1 && !recomputes(config, "CoreAttention");
+  return is_copied ? w.query : w.key_value;
+}
+
+/// What the backward of a layer reads, in elements of a token: inputs and results of its norms,
+/// query, key and value, the context, and inside the MLP what its matrices gave and take.
+double layer_elements(const RunConfig& config, const Widths& w, bool moe) {
+  const bool pre_norms = config.model.transformer_block_type == trainer::TransformerBlock::kPreLn;
+  const double width = (pre_norms ? 4 : 1) * residual_width(config, w) + 2 * w.query +
+                       2 * saved_key_width(config, w);
   if (moe || recomputes(config, "LlamaMLP")) return width;
   return width + w.gates * w.ffn + (recomputes(config, "ActivationMultiplyMLP") ? 0 : w.ffn);
+}
+
+std::int64_t size_of(const RunConfig& config, double elements) {
+  return static_cast<std::int64_t>(elements * tokens(config) * activation_element_bytes(config));
+}
+
+/// Of a layer that is computed again in the backward, only the input is there before. The backward
+/// begins with the gradients of the layer's output and of what its last matrix took.
+void add_activations(const RunConfig& config, const Widths& w, bool moe, StageWork& work) {
+  const double whole = layer_elements(config, w, moe), input = residual_width(config, w);
+  const bool again = recomputes_layers(config);
+  work.saved_bytes += size_of(config, again || config.model.lora ? input : whole);
+  const double repeated = again && !config.model.lora ? whole - input : 0;
+  work.backward_bytes = size_of(config, repeated + input + (moe ? 0 : w.ffn));
+}
+
+/// The input of the next stage, which the forward makes last.
+void add_output(const RunConfig& config, const Widths& w, StageWork& work) {
+  work.forward_bytes += size_of(config, residual_width(config, w));
+}
+
+/// The last norm, logits, and their softmax in the type of the loss, which its derivative works in:
+/// gone when the backward is in the layers.
+void add_head(const RunConfig& config, const Widths& w, StageWork& work) {
+  const double logits = static_cast<double>(config.model.vocab_size) / config.tp();
+  work.forward_bytes += size_of(config, logits);
+  if (trainer::is_encoder(config.model) || !(config.alignment.empty() || config.alignment == "sft"))
+    return;
+  const int softmax_bytes = config.precision.type == "fp64" ? 8
+                            : config.precision.floats_bf16  ? 2
+                                                            : 4;
+  const std::int64_t softmax = static_cast<std::int64_t>(logits * tokens(config) * softmax_bytes) +
+                               size_of(config, residual_width(config, w));
+  work.saved_bytes += softmax;
+  work.backward_bytes = std::max<std::int64_t>(0, work.backward_bytes - softmax);
 }
 
 /// Tokens that the MLP of a layer multiplies on a rank. Of experts: the slots, filled or not;
@@ -112,8 +158,7 @@ void add_layer(const RunConfig& config, const Widths& w, bool moe, StageWork& wo
   work.backward_flops += (config.model.lora ? 1 : 2) * linear + 2 * scores + repeated;
   work.weight_bytes += static_cast<std::int64_t>((w.attention_weights() + (moe ? 0 : mlp)) *
                                                  weight_element_bytes(config));
-  work.saved_bytes += static_cast<std::int64_t>(saved_elements(config, w, moe) * tokens(config) *
-                                                activation_element_bytes(config));
+  add_activations(config, w, moe, work);
   const bool serial = config.model.transformer_block_type != trainer::TransformerBlock::kGptJ;
   const int sums = config.tp() == 1 ? 0 : serial && !moe ? 2 : 1;
   work.sums_forward += sums;
@@ -141,11 +186,6 @@ std::int64_t hidden_bytes(const RunConfig& config) {
          activation_element_bytes(config);
 }
 
-std::int64_t logits_bytes(const RunConfig& config) {
-  return static_cast<std::int64_t>(tokens(config)) * config.model.vocab_size / config.tp() *
-         activation_element_bytes(config);
-}
-
 std::vector<StageWork> stage_work(const RunConfig& config) {
   const Widths w(config);
   const trainer::RunPlan plan = trainer::plan_run(config);
@@ -169,6 +209,10 @@ std::vector<StageWork> stage_work(const RunConfig& config) {
   last.backward_chain_flops += flops;
   last.backward_flops += (config.model.lora ? 1 : 2) * flops;
   last.weight_bytes += static_cast<std::int64_t>(head * weight_element_bytes(config));
+  for (StageWork& stage : stages) {
+    if (&stage != &last) add_output(config, w, stage);
+  }
+  add_head(config, w, last);
   return stages;
 }
 

@@ -23,7 +23,10 @@ struct StageWork {
   int sums_forward = 0;  ///< of the hidden state over TP, each between two matrix products that
                          ///< depend on each other
   int sums_backward = 0;
-  std::int64_t saved_bytes = 0;  ///< activations that the backward of one micro-batch needs
+  // Activations of one micro-batch.
+  std::int64_t saved_bytes = 0;     ///< that the backward needs
+  std::int64_t forward_bytes = 0;   ///< next to them, at the end of the forward
+  std::int64_t backward_bytes = 0;  ///< next to them, while the backward is in the last layer
 };
 
 /// One for each of PP · VPP stages, in the order of the layers. REQUIRES: a configuration without
@@ -36,7 +39,5 @@ struct StageWork {
 [[nodiscard]] int weight_element_bytes(const trainer::RunConfig& config);
 [[nodiscard]] int gradient_element_bytes(const trainer::RunConfig& config);
 [[nodiscard]] int activation_element_bytes(const trainer::RunConfig& config);
-/// Logits of one micro-batch on one tensor-parallel rank, which the last stage holds for the loss.
-[[nodiscard]] std::int64_t logits_bytes(const trainer::RunConfig& config);
 
 }  // namespace trellis::analysis

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -41,12 +42,14 @@ class PeriodRepeater {
     memory_.record_to(nullptr);
     stream_.logs = false;
     const Scope before = recorder_.scope_;
+    const std::size_t executed = made_.size();
+    const std::uint64_t first_serial = memory_.next_serial();
     std::vector<MemoryBlock*> copies;
-    for (std::int64_t time = 1; time <= times; ++time) {
-      const std::size_t first = made_.size();
-      for (std::size_t i = period_.first; i < period_.second; ++i) repeat(log->passes()[i], time);
-      for (const PassLog::Place& place : kept_)
-        copies.push_back(made_[first + place.pass - period_.first].blocks[place.index]);
+    try {
+      for (std::int64_t time = 1; time <= times; ++time) repeat_all(*log, time, copies);
+    } catch (...) {
+      release_unowned(executed, first_serial);
+      throw;
     }
     recorder_.scope_ = before;
     stream_.scope_id = 0;
@@ -126,6 +129,24 @@ class PeriodRepeater {
     }
   }
 
+  void repeat_all(const PassLog& log, std::int64_t time, std::vector<MemoryBlock*>& copies) {
+    const std::size_t first = made_.size();
+    for (std::size_t i = period_.first; i < period_.second; ++i) repeat(log.passes()[i], time);
+    for (const PassLog::Place& place : kept_)
+      copies.push_back(made_[first + place.pass - period_.first].blocks[place.index]);
+  }
+
+  /// What repeated passes, those from `first` on, allocated and did not free: a block that
+  /// something else has by now has another serial number.
+  void release_unowned(std::size_t first, std::uint64_t serial) {
+    for (std::size_t i = first; i < made_.size(); ++i) {
+      for (MemoryBlock* block : made_[i].blocks) {
+        if (block->serial == serial++ && block->state == MemoryBlock::State::kActive)
+          memory_.release(*block);
+      }
+    }
+  }
+
   void repeat(const PassLog::Pass& pass, std::int64_t time) {
     const std::int32_t microbatch = pass.microbatch + static_cast<std::int32_t>(time) * shift_;
     place_[key(pass.kind, microbatch)] = static_cast<std::uint32_t>(made_.size());
@@ -142,7 +163,7 @@ class PeriodRepeater {
               Made& now) {
     switch (event.what) {
       case PassLog::What::kAllocate: now.blocks.push_back(&allocate(event, now.microbatch)); return;
-      case PassLog::What::kFree: memory_.release(block(event.ref, now.microbatch)); return;
+      case PassLog::What::kFree: release(block(event.ref, now.microbatch)); return;
       case PassLog::What::kRecategorize:
         memory_.recategorize(block(event.ref, now.microbatch), event.category);
         return;
@@ -168,6 +189,13 @@ class PeriodRepeater {
                   out_of_memory(recorder_, event.bytes, event.category, true));
     }
     return *block;
+  }
+
+  /// A tensor of an executed pass has no block until move_leftovers() gives it the next one: where
+  /// memory runs out before, it must not release this one again.
+  void release(MemoryBlock& block) {
+    if (block.holder != nullptr) *std::exchange(block.holder, nullptr) = nullptr;
+    memory_.release(block);
   }
 
   MemoryBlock& block(const PassLog::Ref& ref, std::int32_t microbatch) {

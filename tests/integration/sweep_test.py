@@ -25,6 +25,7 @@ MIXTRAL = SOURCE / "examples/verify_mixtral.yaml"
 RING = ["model.fusions={ring_attention: true, flash_attention: false}"]
 FACTORS = ("tensor", "pipeline")
 LLAMA8B = SOURCE / "examples/llama3_8b_trn1.yaml"
+GPT22B = SOURCE / "benchmarks/cli/gpt_22b.yaml"
 # 8 ranks; legal are TP 1 and 2, as there are two key/value heads.
 SPACE = [
     QUICKSTART,
@@ -85,6 +86,30 @@ class Bounds(Case):
 
     def test_no_simulation_is_below_its_bounds(self):
         self.check(self.sweep(*SPACE, "--all"), 20)
+
+    def test_memory_of_whole_models_is_known_before_they_are_simulated(self):
+        rows = [
+            row
+            for config, *space in (
+                (LLAMA8B, "--only", "tp=4,8", "--only", "pp=1,2,4", "--only", "vpp=1,4"),
+                (GPT22B, "--instance", "trn2.48xlarge", "--only", "tp=8", "--only", "pp=4")
+                + ("--only", "vpp=1,2"),
+            )
+            for row in self.sweep(
+                config,
+                "--nodes",
+                1,
+                *space,
+                *("--only", "mbs=1", "--only", "zero1=true", "--only", "recompute=none"),
+                "--all",
+            )["rows"]
+            if row["peak_bytes"] is not None
+        ]
+        self.assertGreaterEqual(len(rows), 16)
+        for row in rows:
+            with self.subTest(row["layout"]):
+                self.assertLessEqual(row["bound_bytes"], row["peak_bytes"])
+                self.assertGreater(row["bound_bytes"], 0.97 * row["peak_bytes"])
 
     def test_nor_with_copied_heads_and_without_zero1(self):
         self.check(

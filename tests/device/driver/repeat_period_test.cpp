@@ -56,7 +56,8 @@ struct Tensor {
 /// One rank that runs the program, with or without repetition.
 class Stage {
  public:
-  Stage(const Program& program, bool replays) : program_(program) {
+  Stage(const Program& program, bool replays, std::int64_t kept_bytes = 4)
+      : program_(program), kept_bytes_(kept_bytes) {
     if (replays) recorder.log_passes();
   }
 
@@ -82,6 +83,21 @@ class Stage {
     }
     ASSERT_TRUE(saved_.empty());
     recorder.end_step();
+  }
+
+  /// What every owner does when a step fails: it releases the block that it has, if any.
+  void release_all() {
+    std::vector<std::unique_ptr<Tensor>> all;
+    for (auto& saved : saved_)
+      for (auto& tensor : saved) all.push_back(std::move(tensor));
+    for (auto& tensor : kept_) all.push_back(std::move(tensor));
+    for (auto* tensor : {&arriving_, &sending_, &gradient_})
+      if (*tensor) all.push_back(std::move(*tensor));
+    for (const auto& tensor : all) {
+      if (tensor->block == nullptr) continue;
+      ASSERT_EQ(tensor->block->holder, &tensor->block) << "the block has another owner by now";
+      free(*tensor);
+    }
   }
 
   RankRecorder recorder{0, 0, Bytes(std::int64_t{1} << 30), true};
@@ -175,7 +191,7 @@ class Stage {
         finish_send();
         sends_ = communicate(sim::CollectiveKind::kSendRecv, {0, 7}, *message, sent_++);
         sending_ = std::move(message);
-        kept_.push_back(make(4, 2));
+        kept_.push_back(make(kept_bytes_, 2));
         op({sending_.get()}, kept_.back().get());
         saved_.push_back(std::move(saved));
       });
@@ -220,6 +236,7 @@ class Stage {
   }
 
   const Program& program_;
+  std::int64_t kept_bytes_;  ///< of a micro-batch, to the end of the step
   std::deque<std::vector<std::unique_ptr<Tensor>>> saved_;
   std::deque<std::unique_ptr<Tensor>> kept_;
   std::unique_ptr<Tensor> arriving_, sending_, gradient_;
@@ -326,6 +343,20 @@ TEST(RepeatPeriodTest, MemoryThatRunsOutIsReported) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kDoesNotFit);
     EXPECT_NE(std::string(error.what()).find("forward"), std::string::npos) << error.what();
+  }
+}
+
+TEST(RepeatPeriodTest, OwnersReleaseWhatTheyHaveWhenMemoryRunsOut) {
+  for (unsigned seed = 0; seed < 15; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const Program program(seed);
+    Stage stage(program, true, std::int64_t{32} << 20);
+    const int executed = static_cast<int>(program.depth) + 4;
+    EXPECT_THROW(stage.step(executed + 40, executed), Error);
+    stage.release_all();
+    if (HasFatalFailure()) return;
+    stage.recorder.memory().synchronize();
+    EXPECT_EQ(stage.recorder.memory().current(), 0) << "of repeated passes no one has anything";
   }
 }
 
