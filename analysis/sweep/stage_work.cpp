@@ -73,14 +73,32 @@ double saved_key_width(const RunConfig& config, const Widths& w) {
   return is_copied ? w.query : w.key_value;
 }
 
+/// Tokens that the MLP of a layer multiplies on a rank. Of experts: the slots, filled or not;
+/// without a capacity the mean over the EP group, whose slowest rank has as many at least.
+double mlp_rows(const RunConfig& config, bool moe) {
+  if (!moe) return tokens(config);
+  const trainer::MoeSection& experts = *config.model.moe;
+  double picks = tokens(config) * experts.top_k;
+  if (!experts.dropless) {
+    const double share = picks * experts.capacity_factor.value_or(experts.num_experts) /
+                         static_cast<double>(experts.num_experts);
+    picks = std::min(tokens(config), share) * static_cast<double>(experts.num_experts);
+  }
+  return picks + tokens(config) * static_cast<double>(experts.num_shared_experts);
+}
+
 /// What the backward of a layer reads, in elements of a token: inputs and results of its norms,
-/// query, key and value, the context, and inside the MLP what its matrices gave and take.
+/// query, key and value, the context, and inside the MLP what its matrices gave and took. Frozen
+/// matrices (LoRA) need not what they took.
 double layer_elements(const RunConfig& config, const Widths& w, bool moe) {
   const bool pre_norms = config.model.transformer_block_type == trainer::TransformerBlock::kPreLn;
-  const double width = (pre_norms ? 4 : 1) * residual_width(config, w) + 2 * w.query +
-                       2 * saved_key_width(config, w);
-  if (moe || recomputes(config, "LlamaMLP")) return width;
-  return width + w.gates * w.ffn + (recomputes(config, "ActivationMultiplyMLP") ? 0 : w.ffn);
+  const bool frozen = config.model.lora.has_value();
+  const int residuals = !pre_norms ? 1 : frozen ? 2 : 4;
+  const double width =
+      residuals * residual_width(config, w) + 2 * w.query + 2 * saved_key_width(config, w);
+  if (recomputes(config, "LlamaMLP")) return width;
+  const bool takes = !frozen && !recomputes(config, "ActivationMultiplyMLP");
+  return width + mlp_rows(config, moe) / tokens(config) * (w.gates + (takes ? 1 : 0)) * w.ffn;
 }
 
 std::int64_t size_of(const RunConfig& config, double elements) {
@@ -92,8 +110,8 @@ std::int64_t size_of(const RunConfig& config, double elements) {
 void add_activations(const RunConfig& config, const Widths& w, bool moe, StageWork& work) {
   const double whole = layer_elements(config, w, moe), input = residual_width(config, w);
   const bool again = recomputes_layers(config);
-  work.saved_bytes += size_of(config, again || config.model.lora ? input : whole);
-  const double repeated = again && !config.model.lora ? whole - input : 0;
+  work.saved_bytes += size_of(config, again ? input : whole);
+  const double repeated = again ? whole - input : 0;
   work.backward_bytes = size_of(config, repeated + input + (moe ? 0 : w.ffn));
 }
 
@@ -116,20 +134,6 @@ void add_head(const RunConfig& config, const Widths& w, StageWork& work) {
                                size_of(config, residual_width(config, w));
   work.saved_bytes += softmax;
   work.backward_bytes = std::max<std::int64_t>(0, work.backward_bytes - softmax);
-}
-
-/// Tokens that the MLP of a layer multiplies on a rank. Of experts: the slots, filled or not;
-/// without a capacity the mean over the EP group, whose slowest rank has as many at least.
-double mlp_rows(const RunConfig& config, bool moe) {
-  if (!moe) return tokens(config);
-  const trainer::MoeSection& experts = *config.model.moe;
-  double picks = tokens(config) * experts.top_k;
-  if (!experts.dropless) {
-    const double share = picks * experts.capacity_factor.value_or(experts.num_experts) /
-                         static_cast<double>(experts.num_experts);
-    picks = std::min(tokens(config), share) * static_cast<double>(experts.num_experts);
-  }
-  return picks + tokens(config) * static_cast<double>(experts.num_shared_experts);
 }
 
 /// Of the experts of one layer that a rank holds.

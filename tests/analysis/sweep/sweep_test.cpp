@@ -205,6 +205,35 @@ TEST(SweepSpace, JudgesEveryCandidateAsTheValidationDoes) {
   }
 }
 
+TEST(SweepBounds, ActivationsAreThoseOfAsManyChunksAsTheScheduleHolds) {
+  for (const auto& [m, pp, vpp] : std::vector<std::tuple<int, int, int>>{{1, 1, 1},
+                                                                         {2, 4, 1},
+                                                                         {8, 4, 1},
+                                                                         {40, 4, 1},
+                                                                         {8, 4, 2},
+                                                                         {4, 2, 3},
+                                                                         {2, 2, 3},
+                                                                         {8, 8, 4},
+                                                                         {64, 8, 2}}) {
+    trainer::RunConfig config;
+    config.trainer.devices = pp;
+    config.distributed_strategy.pipeline_model_parallel_size = pp;
+    config.distributed_strategy.virtual_pipeline_model_parallel_size = vpp;
+    config.data.micro_batch_size = 1;
+    config.data.global_batch_size = m;
+    const std::vector<StageWork> stages(static_cast<std::size_t>(pp * vpp), {.saved_bytes = 10});
+    std::vector<StageWork> wide = stages;
+    for (StageWork& stage : wide) stage.forward_bytes = 3, stage.backward_bytes = 2;
+    std::vector<trainer::PassCost> costs(stages.size(), {1, 2});
+    const trainer::ScheduleTiming timing = trainer::time_schedule({m, pp, vpp}, costs);
+    for (int p = 0; p < pp; ++p) {
+      const int held = timing.peak_in_flight(p);
+      EXPECT_EQ(activation_bytes(config, stages, p), 10 * held) << m << " " << pp << " " << vpp;
+      EXPECT_EQ(activation_bytes(config, wide, p), 10 * held + 3) << m << " " << pp << " " << vpp;
+    }
+  }
+}
+
 TEST(SweepBounds, NoCoreMultipliesFasterThanItsPeak) {
   const std::string file = std::string(TRELLIS_SOURCE_DIR) + "/benchmarks/cli/gpt_22b.yaml";
   for (const auto& [instance, size] : std::vector<std::pair<std::string, int>>{
