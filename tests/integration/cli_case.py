@@ -9,7 +9,11 @@ import unittest
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
 QUICKSTART = SOURCE / "examples/quickstart.yaml"
-SHORT = ["trainer.max_steps=2", "exp_manager.use_datetime_version=false"]
+SHORT = [
+    "trainer.max_steps=2",
+    "model.encoder_seq_length=32",
+    "exp_manager.use_datetime_version=false",
+]
 # With it a Python program imports trellis_neuron of this build.
 PACKAGE = {
     "PYTHONPATH": str(SOURCE / "device/python"),

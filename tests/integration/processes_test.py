@@ -502,7 +502,7 @@ class Pairs(ProcessesCase):
             "model_alignment_strategy={dpo: {kl_beta: 0.1, max_prompt_length: 24}}",
             f"data.train_dir={SOURCE}/examples/alignment/preferences.jsonl",
             "data.tokenizer={library: byte-level}",
-            "data.seq_length=128",
+            *("data.seq_length=128", "model.encoder_seq_length=128"),
             *("--device", "cpu"),
         ]
         threads = self.trellis(*self.arguments("threads", *arguments)[1:])

@@ -191,9 +191,9 @@ class Chakra(Case):
                     self.assertEqual(node.type, COMP)
         # To ASTRA-sim group 0 is all ranks, whatever the file says.
         self.assertGreater(min(map(int, groups)), 0)
-        # Sequence parallelism: 2 samples of 128 tokens of 128 numbers of 2 bytes. The size is the
+        # Sequence parallelism: 2 samples of 32 tokens of 128 numbers of 2 bytes. The size is the
         # input's: of an all-gather the part that a rank has.
-        hidden = 2 * 128 * 128 * 2
+        hidden = 2 * 32 * 128 * 2
         tensor_parallel = next(name for name, members in groups.items() if members == [0, 1])
         kinds = set(collectives[0, tensor_parallel])
         self.assertIn((REDUCE_SCATTER, hidden), kinds)
