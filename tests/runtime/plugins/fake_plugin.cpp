@@ -1,5 +1,4 @@
 // A device plugin for tests: it registers the name of a device and writes down what it receives.
-// Compiled several times: FAKE_… break it.
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -8,28 +7,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <torch/version.h>
 
-#include "device/plugin.h"
-
-#ifndef FAKE_ABI
-#define FAKE_ABI TRELLIS_PLUGIN_ABI_VERSION
-#endif
-#ifndef FAKE_SIZE
-#define FAKE_SIZE sizeof(trellis_device_plugin_t)
-#endif
-#ifndef FAKE_TORCH
-#define FAKE_TORCH TORCH_VERSION
-#endif
-#ifndef FAKE_DEVICE
-#define FAKE_DEVICE "neuron"
-#endif
-#ifndef FAKE_NULL
-#define FAKE_NULL false
-#endif
-#ifndef FAKE_BIND
-#define FAKE_BIND bind_rank
-#endif
+#include "tests/runtime/plugins/fake_plugin.h"
 
 namespace {
 
@@ -76,7 +55,7 @@ const char* last_error(int* exit_code) {
 
 int configure(const char*) { return 0; }
 
-[[maybe_unused]] int bind_rank(int32_t rank) {
+int bind_rank(int32_t rank) {
   if (std::getenv("FAKE_REFUSE_RANK") != nullptr &&
       std::atoi(std::getenv("FAKE_REFUSE_RANK")) == rank) {
     error_text = "the fake device has no core for rank " + std::to_string(rank);
@@ -120,19 +99,14 @@ int memory_report(const char** report) {  // the tests' way to read what was wri
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const trellis_device_plugin_t*
-trellis_device_plugin(uint32_t, const char*) {
-  static trellis_device_plugin_t plugin{};
-  plugin.abi_version = FAKE_ABI;
-  plugin.struct_size = FAKE_SIZE;
-  plugin.device_type = FAKE_DEVICE;
+trellis_device_plugin_t fake_plugin() {
+  trellis_device_plugin_t plugin{};
   plugin.provider = "fake";
-  plugin.torch_version = FAKE_TORCH;
   plugin.last_error = last_error;
   plugin.configure = configure;
-  plugin.bind_rank = FAKE_BIND;
+  plugin.bind_rank = bind_rank;
   plugin.comm_start = comm_start;
   plugin.comm_wait = comm_wait;
   plugin.memory_report = memory_report;
-  return FAKE_NULL ? nullptr : &plugin;
+  return plugin;
 }
