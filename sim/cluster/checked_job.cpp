@@ -14,10 +14,43 @@ namespace {
 
 using Key = std::tuple<std::uint32_t, std::uint64_t, int, int>;
 
+/// Of groups that do the same at the same moment, the first that the job names: where a group has
+/// several representatives, each of them calls the communication of a group of its own.
+class FirstGroups {
+ public:
+  explicit FirstGroups(const ClusterJob& job) : job_(job) {}
+
+  std::uint32_t group(std::uint32_t index) {
+    if (job_.fold.empty()) return index;
+    const auto [known, is_new] = groups_.try_emplace(index, index);
+    if (!is_new) return known->second;
+    const CommGroup& own = job_.groups[index];
+    std::vector<int> seats;
+    for (const int rank : own.ranks) seats.push_back(job_.fold.seat(rank));
+    std::sort(seats.begin(), seats.end());
+    auto& alike = by_seats_[{own.axis, std::move(seats)}];
+    const auto first = std::find_if(alike.begin(), alike.end(), [&](std::uint32_t other) {
+      return job_.fold.are_equal(job_.groups[other].ranks, own.ranks, RankFold::Members::kAnyOrder);
+    });
+    if (first != alike.end()) {
+      known->second = *first;
+    } else {
+      alike.push_back(index);
+    }
+    return known->second;
+  }
+
+ private:
+  const ClusterJob& job_;
+  std::map<std::uint32_t, std::uint32_t> groups_;
+  std::map<std::pair<std::string, std::vector<int>>, std::vector<std::uint32_t>> by_seats_;
+};
+
 /// A transfer is counted per ordered pair, a collective per group.
-Key key_of(const ClusterComm& comm) {
-  const bool pair = comm.kind == CollectiveKind::kSendRecv;
-  return {comm.group, comm.sequence, pair ? comm.from : -1, pair ? comm.to : -1};
+Key key_of(const ClusterComm& comm, FirstGroups& first) {
+  if (comm.kind == CollectiveKind::kSendRecv)
+    return {comm.group, comm.sequence, comm.from, comm.to};
+  return {first.group(comm.group), comm.sequence, -1, -1};
 }
 
 std::string size_text(const ClusterComm& comm) {
@@ -131,10 +164,11 @@ CheckedJob check_job(const ClusterJob& job, const Topology& topology) {
     members.push_back(seats_of(job, group.ranks));
   }
   std::map<Key, std::uint32_t> first;
+  FirstGroups groups(job);
   for (std::uint32_t c = 0; c < job.comms.size(); ++c) {
     const ClusterComm& comm = job.comms[c];
     check_comm(job, comm);
-    const std::uint32_t canonical = first.emplace(key_of(comm), c).first->second;
+    const std::uint32_t canonical = first.emplace(key_of(comm, groups), c).first->second;
     check_same(job, job.comms[canonical], comm);
     checked.canonical.push_back(canonical);
     const bool pair = comm.kind == CollectiveKind::kSendRecv;

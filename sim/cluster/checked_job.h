@@ -9,11 +9,11 @@
 
 namespace trellis::sim {
 
-/// A job whose indices are in range, with one communication per (group, sequence).
+/// A job whose indices are in range, with one communication per (group, sequence), and in a folded
+/// job one for all groups that do it at the same moment.
 struct CheckedJob {
   const ClusterJob* job = nullptr;
-  std::vector<std::uint32_t>
-      canonical;  ///< comm index → the first comm of the same (group, sequence)
+  std::vector<std::uint32_t> canonical;  ///< comm index → the first comm that it is one with
   std::vector<std::vector<int>>
       participants;  ///< comm index → places in ClusterJob::ranks, each once; kSendRecv: {from, to}
   std::vector<int> ranks;  ///< place in ClusterJob::ranks → rank of the world

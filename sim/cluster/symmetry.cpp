@@ -111,7 +111,7 @@ class Colouring {
   }
 
   void add_instances(const ClusterComm& comm, const std::vector<int>& ranks, Colour type) {
-    for (std::vector<int>& group : job_.fold.equal_groups(ranks, near_ranks_)) {
+    for (std::vector<int>& group : job_.fold.equal_groups(ranks, near_ranks_, members_of(comm))) {
       const CommShape shape = shape_of(comm, group);
       Instance& instance = instances_.emplace_back();
       instance.type = type;

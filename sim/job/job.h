@@ -85,6 +85,11 @@ struct ClusterComm {
   int from = -1, to = -1;  ///< kSendRecv: global ranks
 };
 
+[[nodiscard]] inline RankFold::Members members_of(const ClusterComm& comm) {
+  return comm.kind == CollectiveKind::kSendRecv ? RankFold::Members::kOneByOne
+                                                : RankFold::Members::kAnyOrder;
+}
+
 struct ScheduleItem {
   enum class Kind : std::uint8_t { kSegment, kCommStart, kCommWait, kLaunch, kHostCopy };
   Kind kind = Kind::kSegment;

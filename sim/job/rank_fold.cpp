@@ -96,9 +96,34 @@ std::vector<std::vector<int>> RankFold::shifts_of(const std::vector<int>& group)
   return shifts;
 }
 
-bool RankFold::is_equal(const std::vector<int>& group, const std::vector<int>& other) const {
-  return std::equal(other.begin(), other.end(), group.begin(),
-                    [this](int a, int b) { return seat(a) == seat(b); });
+bool RankFold::has_equal_members(const std::vector<int>& group, const std::vector<int>& other,
+                                 Members members) const {
+  const auto is_like = [this](int a, int b) { return seat(a) == seat(b); };
+  if (std::equal(other.begin(), other.end(), group.begin(), is_like)) return true;
+  if (members == Members::kOneByOne) return false;
+  std::vector<int> count(counts_.size());
+  for (const int rank : group) ++count[static_cast<std::size_t>(seat(rank))];
+  return std::none_of(other.begin(), other.end(),
+                      [&](int rank) { return --count[static_cast<std::size_t>(seat(rank))] < 0; });
+}
+
+bool RankFold::are_equal(const std::vector<int>& a, const std::vector<int>& b,
+                         Members members) const {
+  if (a == b) return true;
+  if (empty() || a.size() != b.size()) return false;
+  const int shift = b.front() - a.front();
+  const bool is_moved = std::equal(a.begin(), a.end(), b.begin(),
+                                   [shift](int from, int to) { return to - from == shift; });
+  if (!is_moved) return false;
+  std::vector<int> before, after;
+  add_coordinates(a.front(), before);
+  add_coordinates(b.front(), after);
+  const auto allowed = allowed_shifts(shifts_of(a));
+  for (std::size_t axis = 0; axis < mesh_.size(); ++axis) {
+    if (!allowed[axis][static_cast<std::size_t>(after[axis] - before[axis] + mesh_[axis])])
+      return false;
+  }
+  return has_equal_members(a, b, members);
 }
 
 std::vector<std::vector<int>> RankFold::equal_groups(const std::vector<int>& group) const {
@@ -118,7 +143,7 @@ std::vector<std::vector<int>> RankFold::equal_groups(const std::vector<int>& gro
     if (shift == 0) continue;
     std::vector<int> other = group;
     for (int& rank : other) rank += shift;
-    if (is_equal(group, other)) groups.push_back(std::move(other));
+    if (has_equal_members(group, other, Members::kOneByOne)) groups.push_back(std::move(other));
   }
   return groups;
 }
@@ -141,17 +166,24 @@ std::vector<std::vector<bool>> RankFold::allowed_shifts(
 }
 
 std::vector<std::vector<int>> RankFold::equal_groups(const std::vector<int>& group,
-                                                     const std::vector<int>& near) const {
+                                                     const std::vector<int>& near,
+                                                     Members members) const {
+  if (empty()) return {group};
   const std::vector<std::vector<bool>> allowed = allowed_shifts(shifts_of(group));
   const std::size_t axes = mesh_.size();
   std::vector<int> of_members;
-  for (const int member : group) add_coordinates(member, of_members);
+  std::set<int> seats;
+  for (const int member : group) {
+    add_coordinates(member, of_members);
+    seats.insert(seat(member));
+  }
   std::set<int> shifts;
   for (const int rank : near) {
     std::vector<int> here;
     add_coordinates(rank, here);
     for (std::size_t m = 0; m < group.size(); ++m) {
-      bool fits = seat(rank) == seat(group[m]);
+      bool fits =
+          members == Members::kAnyOrder ? seats.contains(seat(rank)) : seat(rank) == seat(group[m]);
       for (std::size_t axis = 0; fits && axis < axes; ++axis)
         fits = allowed[axis][static_cast<std::size_t>(here[axis] - of_members[m * axes + axis] +
                                                       mesh_[axis])];
@@ -162,7 +194,7 @@ std::vector<std::vector<int>> RankFold::equal_groups(const std::vector<int>& gro
   for (const int shift : shifts) {
     std::vector<int> other = group;
     for (int& rank : other) rank += shift;
-    if (is_equal(group, other)) groups.push_back(std::move(other));
+    if (has_equal_members(group, other, members)) groups.push_back(std::move(other));
   }
   return groups;
 }

@@ -33,9 +33,16 @@ class RankFold {
   /// All groups of the world that do what this group does at the same moment, itself first: those
   /// that lie in the mesh as it does and whose members are, one by one, equal to its members.
   [[nodiscard]] std::vector<std::vector<int>> equal_groups(const std::vector<int>& group) const;
+  /// How members of two groups correspond: of a transfer one by one, as its ends differ; of a
+  /// collective in any order.
+  enum class Members { kOneByOne, kAnyOrder };
   /// Those of them that have a member among `near`, itself first whether it has one or not.
   [[nodiscard]] std::vector<std::vector<int>> equal_groups(const std::vector<int>& group,
-                                                           const std::vector<int>& near) const;
+                                                           const std::vector<int>& near,
+                                                           Members members) const;
+  /// Whether `b` is one of the groups that do what `a` does at the same moment.
+  [[nodiscard]] bool are_equal(const std::vector<int>& a, const std::vector<int>& b,
+                               Members members) const;
   auto operator<=>(const RankFold&) const = default;
 
  private:
@@ -46,7 +53,8 @@ class RankFold {
       const std::vector<std::vector<int>>& along) const;
   /// Appends the rank's place along each axis.
   void add_coordinates(int rank, std::vector<int>& coordinates) const;
-  [[nodiscard]] bool is_equal(const std::vector<int>& group, const std::vector<int>& other) const;
+  [[nodiscard]] bool has_equal_members(const std::vector<int>& group, const std::vector<int>& other,
+                                       Members members) const;
 
   std::vector<int> mesh_;
   std::vector<int> seats_;  ///< by rank

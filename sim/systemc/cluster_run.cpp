@@ -256,10 +256,9 @@ const CommProfile& ClusterRun::profile_of(const ClusterComm& comm) {
   if (!is_new) return entry->second;
   const std::vector<int> ranks =
       transfer ? std::vector<int>{comm.from, comm.to} : job_.groups[comm.group].ranks;
-  const auto [equal, unseen] = equal_groups_.try_emplace(ranks);
-  if (unseen)
-    equal->second =
-        job_.fold.equal_groups(ranks, near_ranks_);  // an empty fold has none but itself
+  const auto [equal, unseen] = equal_groups_.try_emplace({transfer, ranks});
+  if (unseen)  // an empty fold has none but itself
+    equal->second = job_.fold.equal_groups(ranks, near_ranks_, members_of(comm));
   std::vector<CommShape> shapes;
   for (const auto& group : equal->second) shapes.push_back(shape_of(comm, group));
   entry->second = profiler_->together(shapes);

@@ -113,8 +113,8 @@ class ClusterRun final : public CommListener {
   std::set<int> nodes_;          ///< that simulated ranks are on
   std::vector<int> near_ranks_;  ///< of the world, on those nodes
   std::optional<CommProfiler> profiler_;
-  std::map<std::vector<int>, std::vector<std::vector<int>>>
-      equal_groups_;  ///< by group: those of them that lie on the nodes, itself first
+  std::map<std::pair<bool, std::vector<int>>, std::vector<std::vector<int>>>
+      equal_groups_;  ///< by (transfer, group): those of them that lie on the nodes, itself first
   std::int64_t base_ = 0;
   std::string failure_;
   std::vector<Rank> ranks_;

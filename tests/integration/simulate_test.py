@@ -13,6 +13,7 @@ import unittest
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
 QUICKSTART = SOURCE / "examples/quickstart.yaml"
+LLAMA = SOURCE / "examples/verify_llama.yaml"
 
 
 class Case(unittest.TestCase):
@@ -21,9 +22,9 @@ class Case(unittest.TestCase):
         self.dir = pathlib.Path(self.temporary.name)
         self.addCleanup(self.temporary.cleanup)
 
-    def simulate(self, *args, code=0):
+    def simulate(self, *args, code=0, config=QUICKSTART):
         result = subprocess.run(
-            [TRELLIS, "simulate", QUICKSTART, "--json", *map(str, args)],
+            [TRELLIS, "simulate", config, "--json", *map(str, args)],
             capture_output=True,
             text=True,
             cwd=self.dir,
@@ -124,6 +125,22 @@ class Folding(Case):
                 self.compare(
                     self.simulate(*arguments), self.simulate(*arguments, "--no-fold"), ranks
                 )
+
+    def test_changes_nothing_where_ranks_with_the_same_heads_are_not_equal(self):
+        """Each group of four copies has ranks of both classes, and no group has both that run."""
+        arguments = (
+            *self.layout(32, 16, 1, 2, "distributed_strategy.kv_replicator=4"),
+            *("model.hidden_size=4096", "model.encoder_seq_length=4096", "model.num_layers=2"),
+            *("model.max_position_embeddings=4096", "data.global_batch_size=4"),
+            *("model.num_attention_heads=32", "model.num_kv_heads=4"),
+            # With it, ranks have other parts of the copied weights, which their norm counts less.
+            "distributed_strategy.zero1=false",
+        )
+        folded, unfolded = (
+            self.simulate(*arguments, *more, config=LLAMA) for more in ((), ("--no-fold",))
+        )
+        self.assertEqual([row["rank"] for row in folded["simulated"]["breakdown"]], [0, 2])
+        self.compare(folded, unfolded, 32)
 
     def test_changes_nothing_on_several_instances_and_other_generations(self):
         for instance, nodes, ranks, tp, pp, dp in (

@@ -15,6 +15,7 @@ namespace {
 
 struct Mesh {
   int tp, dp, pp;
+  int kv = 1;  ///< copies of key/value heads: every tp / kv-th rank has the same
   [[nodiscard]] std::vector<int> sizes() const { return {tp, dp, pp}; }
   [[nodiscard]] int world() const { return tp * dp * pp; }
 };
@@ -35,15 +36,18 @@ ClusterJob folded_step(const Mesh& mesh) {
   };
   for (int p = 0; p < mesh.pp; ++p) {
     const int first = p * stage;
-    std::vector<int> tp, dp;
+    std::vector<int> tp, dp, kv;
     for (int t = 0; t < mesh.tp; ++t) tp.push_back(first + t);
+    for (int c = 0; c < mesh.kv; ++c) kv.push_back(first + c * mesh.tp / mesh.kv);
     for (int d = 0; d < mesh.dp; ++d) dp.push_back(first + d * mesh.tp);
     const std::uint32_t tp_group = builder.group("tp", tp), dp_group = builder.group("dp", dp);
     for (int microbatch = 0; microbatch < 3; ++microbatch) {
       builder.compute(p, program);
-      both(p, builder.comm(CollectiveKind::kAllReduce, tp_group, 3 << 20));
+      both(p, builder.comm(CollectiveKind::kAllReduce, tp_group, mesh.kv > 1 ? 32 << 20 : 3 << 20));
     }
     both(p, builder.comm(CollectiveKind::kAllReduce, dp_group, 5 << 20));
+    if (mesh.kv > 1)
+      both(p, builder.comm(CollectiveKind::kAllReduce, builder.group("kv", kv), 1 << 20));
     if (p + 1 == mesh.pp) continue;
     const std::uint32_t send = builder.transfer(builder.group("pp", {first, first + stage}), first,
                                                 first + stage, 2 << 20);
@@ -106,15 +110,15 @@ TEST_P(Symmetry, AFactorOfOneIsNothing) {
             compare(GetParam(), {}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, Symmetry,
-                         ::testing::Values(Mesh{2, 2, 2}, Mesh{2, 4, 4}, Mesh{4, 2, 4},
-                                           Mesh{8, 4, 1}, Mesh{8, 4, 2}, Mesh{2, 3, 2},
-                                           Mesh{1, 8, 1}, Mesh{32, 2, 2}, Mesh{4, 32, 1}),
-                         [](const auto& test) {
-                           return "tp" + std::to_string(test.param.tp) + "dp" +
-                                  std::to_string(test.param.dp) + "pp" +
-                                  std::to_string(test.param.pp);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, Symmetry,
+    ::testing::Values(Mesh{2, 2, 2}, Mesh{2, 4, 4}, Mesh{4, 2, 4}, Mesh{8, 4, 1}, Mesh{8, 4, 2},
+                      Mesh{2, 3, 2}, Mesh{1, 8, 1}, Mesh{32, 2, 2}, Mesh{4, 32, 1},
+                      Mesh{16, 2, 1, 4}, Mesh{16, 2, 1, 2}, Mesh{8, 2, 2, 4}, Mesh{32, 1, 1, 4}),
+    [](const auto& test) {
+      return "tp" + std::to_string(test.param.tp) + "dp" + std::to_string(test.param.dp) + "pp" +
+             std::to_string(test.param.pp) + "kv" + std::to_string(test.param.kv);
+    });
 
 TEST(SymmetrySplits, ReplicasWhoseTransfersMeetOthersOnTheirWay) {
   const Mesh mesh{2, 2, 2};  // a stage holds two of a row's four chips

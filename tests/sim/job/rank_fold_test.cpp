@@ -97,12 +97,30 @@ TEST(RankFold, EqualGroupsNearSomeRanksAreThoseThatHaveOne) {
             }))
           expected.emplace(each.begin(), each.end());
       }
-      const auto found = fold.equal_groups(group, near);
-      EXPECT_EQ(found.front(), group);
-      EXPECT_EQ(found.size(), expected.size()) << "each once";
-      EXPECT_EQ(as_sets(found), expected);
+      for (const auto members : {RankFold::Members::kOneByOne, RankFold::Members::kAnyOrder}) {
+        const auto found = fold.equal_groups(group, near, members);
+        EXPECT_EQ(found.front(), group);
+        EXPECT_EQ(found.size(), expected.size()) << "each once";
+        EXPECT_EQ(as_sets(found), expected);
+      }
     }
   }
+}
+
+TEST(RankFold, MembersOfCollectivesAreEqualInAnyOrderThoseOfTransfersOneByOne) {
+  // Classes of ranks 0 and 2; every fourth rank forms a group: 0 4, 1 5, 2 6, 3 7.
+  const RankFold fold = RankFold::with_classes({8}, {0, 0, 2, 2, 2, 2, 0, 0});
+  const std::vector<int> everyone{0, 1, 2, 3, 4, 5, 6, 7};
+  EXPECT_EQ(as_sets(fold.equal_groups({0, 4}, everyone, RankFold::Members::kOneByOne)),
+            (std::set<std::set<int>>{{0, 4}, {1, 5}}));
+  EXPECT_EQ(as_sets(fold.equal_groups({0, 4}, everyone, RankFold::Members::kAnyOrder)),
+            (std::set<std::set<int>>{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
+  EXPECT_TRUE(fold.are_equal({0, 4}, {2, 6}, RankFold::Members::kAnyOrder));
+  EXPECT_FALSE(fold.are_equal({0, 4}, {2, 6}, RankFold::Members::kOneByOne));
+  EXPECT_TRUE(fold.are_equal({0, 4}, {1, 5}, RankFold::Members::kOneByOne));
+  EXPECT_FALSE(fold.are_equal({0, 4}, {2, 7}, RankFold::Members::kAnyOrder)) << "lies otherwise";
+  EXPECT_FALSE(fold.are_equal({0, 1}, {2, 3}, RankFold::Members::kAnyOrder)) << "other classes";
+  EXPECT_FALSE(RankFold().are_equal({0, 4}, {2, 6}, RankFold::Members::kAnyOrder));
 }
 
 TEST(RankFold, TransfersBetweenInnerStagesKeepTheirDirection) {
