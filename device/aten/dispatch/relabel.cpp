@@ -1,5 +1,7 @@
 #include "device/aten/dispatch/relabel.h"
 
+#include <algorithm>
+
 #include <ATen/core/List.h>
 #include <c10/core/InferenceMode.h>
 
@@ -38,6 +40,11 @@ c10::DispatchKey host_key(const RankState& owner) {
 
 [[noreturn]] void two_devices(c10::Device first, c10::Device second, const ArgInfo& arg,
                               const OpInfo& info) {
+  const bool indexes = std::any_of(info.args.begin(), info.args.end(), [](const ArgInfo& a) {
+    return a.kind == ArgKind::kOptionalTensorList;
+  });
+  TORCH_CHECK(!indexes, "indices should be either on cpu or on the same device as the indexed ",
+              "tensor (", arg.name == "self" ? second : first, ")");
   TORCH_CHECK(
       false, "Expected all tensors to be on the same device, but found at least two devices, ",
       first, " and ", second, "! (when checking argument ", arg.name, " of ", info.name, ")");

@@ -174,6 +174,26 @@ TEST_F(RelabelTest, DevicesDoNotMix) {
   EXPECT_EQ(a.add(at::scalar_tensor(2)).cpu().sum().item<float>(), 9);
 }
 
+TEST_F(RelabelTest, IndicesMayLieOnTheCpu) {
+  const Tensor a = at::zeros({3}, on(0)), index = at::ones({1}, at::kLong);
+  EXPECT_EQ(a.index_fill(0, index, 5).cpu().sum().item<float>(), 5);
+  EXPECT_EQ(a.index({index}).numel(), 1);
+  const std::string wrong = "indices should be either on cpu or on the same device as the indexed ";
+  EXPECT_EQ(error_of([&] { at::zeros({3}).index({index.to(neuron(0))}); }), wrong + "tensor (cpu)");
+  EXPECT_EQ(error_of([&] { a.index({index.to(neuron(1))}); }), wrong + "tensor (neuron:0)");
+}
+
+TEST_F(RelabelTest, HalfPrecisionComplexNumbersWarnAsOnTheCpu) {
+  struct Heard : c10::WarningHandler {
+    void process(const c10::Warning& warning) override { text = warning.msg(); }
+    std::string text;
+  } heard;
+  const c10::WarningUtils::WarningHandlerGuard guard(&heard);
+  const c10::WarningUtils::WarnAlways always(true);
+  at::empty({1}, on(0).dtype(at::kComplexHalf));
+  EXPECT_NE(heard.text.find("ComplexHalf support is experimental"), std::string::npos);
+}
+
 TEST_F(RelabelTest, ErrorsOfTheCpuKernelsPassUnchanged) {
   EXPECT_EQ(error_of([] { at::ones({2, 3}, on(0)).mm(at::ones({2, 3}, on(0))); }),
             error_of([] { at::ones({2, 3}).mm(at::ones({2, 3})); }));
