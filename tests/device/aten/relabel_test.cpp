@@ -4,6 +4,7 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
+#include <c10/core/impl/COW.h>
 #include <gmock/gmock.h>
 #include <torch/csrc/api/include/torch/nn/modules/linear.h>
 
@@ -172,6 +173,18 @@ TEST_F(RelabelTest, DevicesDoNotMix) {
             }).find(mixed),
             std::string::npos);
   EXPECT_EQ(a.add(at::scalar_tensor(2)).cpu().sum().item<float>(), 9);
+}
+
+TEST_F(RelabelTest, LazyClonesStayLazyUntilTheyAreWritten) {
+  for (const std::int64_t size : {0, 3}) {
+    const Tensor a = at::ones({size}, on(0)), clone = at::_lazy_clone(a);
+    const auto lazy = [&] { return c10::impl::cow::is_cow_data_ptr(clone.storage().data_ptr()); };
+    EXPECT_EQ(clone.sub(1).numel(), size);
+    EXPECT_TRUE(lazy()) << size;
+    clone.fill_(2);
+    EXPECT_FALSE(lazy()) << size;
+    EXPECT_EQ(a.sum().item<float>(), static_cast<float>(size));
+  }
 }
 
 TEST_F(RelabelTest, IndicesMayLieOnTheCpu) {
