@@ -141,7 +141,7 @@ at::Tensor Relabeling::make_alias(const ArgInfo& arg, Entry& entry) {
                                 "neuron: ", info_.name, " got a ", tensor.layout(), " tensor as ",
                                 arg.name, "; only strided tensors are supported");
     entry.storage = &storage_of(tensor);
-    if (arg.written) entry.storage->before_write();
+    if (arg.written || arg.changed) entry.storage->before_write();
     return host_alias(*tensor.unsafeGetTensorImpl(), *entry.storage, own_thread_);
   }
   if (!device.is_cpu() || !(tensor.dim() == 0 || arg.cpu_allowed) || arg.written)

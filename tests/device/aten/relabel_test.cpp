@@ -187,6 +187,14 @@ TEST_F(RelabelTest, LazyClonesStayLazyUntilTheyAreWritten) {
   }
 }
 
+TEST_F(RelabelTest, RunningStatisticsOfABatchNormAreWritten) {
+  const Tensor mean = at::zeros({2}, on(0)), variance = at::ones({2}, on(0));
+  const Tensor mine = at::_lazy_clone(mean);  // the schema does not say that it is written
+  at::native_batch_norm(at::ones({3, 2}, on(0)), {}, {}, mine, variance, true, 0.5, 1e-5);
+  EXPECT_EQ(mine.sum().item<float>(), 1);
+  EXPECT_EQ(mean.sum().item<float>(), 0);
+}
+
 TEST_F(RelabelTest, IndicesMayLieOnTheCpu) {
   const Tensor a = at::zeros({3}, on(0)), index = at::ones({1}, at::kLong);
   EXPECT_EQ(a.index_fill(0, index, 5).cpu().sum().item<float>(), 5);
