@@ -62,6 +62,8 @@ class Script(unittest.TestCase):
         self.checkout = pathlib.Path(self.folder.name)
         (self.checkout / "test/inductor").mkdir(parents=True)
         (self.checkout / "test/test_tiny.py").write_text(GENERIC)
+        broken = "import no_such_module\n# instantiate_device_type_tests()\n"
+        (self.checkout / "test/test_broken.py").write_text(broken)
         (self.checkout / "test/test_other.py").write_text("import unittest\n")
         (self.checkout / "test/inductor/test_left_out.py").write_text(GENERIC)
         (self.checkout / "known.yaml").write_text(KNOWN)
@@ -76,9 +78,10 @@ class Script(unittest.TestCase):
         return "--known", str(self.checkout / name), "--out", str(self.checkout / "out")
 
     def test_counts_and_judges(self):
-        status, out, _ = self.run_script(*self.known("known.yaml"), "--seconds-per-test", "2")
+        status, out, error = self.run_script(*self.known("known.yaml"), "--seconds-per-test", "2")
         self.assertEqual(status, 1)
-        self.assertEqual(out.splitlines()[-1].split()[:6], "all 3 3 1 1 50.00%".split())
+        self.assertEqual(out.splitlines()[-1].split()[:6], "all 3 3 2 1 50.00%".split())
+        self.assertIn("test_broken cannot be read: ModuleNotFoundError", error)
         self.assertIn("NEW FAILURE test_tiny/TestTiny/test_hangs: took more than 2.0 s", out)
         self.assertEqual(out.count("NEW FAILURE"), 1)
         listed = "LISTED BUT DOES NOT FAIL test_tiny/TestTiny/test_passes_int64 (passed)"
@@ -103,10 +106,17 @@ class Script(unittest.TestCase):
         kept.write_text(json.dumps({"seconds": 1, "tests": list(rows.values())}))
         status, out, _ = self.run_script(*self.known("none.yaml"))
         self.assertEqual(status, 0)
+        self.assertEqual(out.splitlines()[-1].split()[:6], "all 6 0 2 1 100.00%".split())
+        rows["fails_everywhere"].update(status="failed", cpu="passed")
+        rows["skips"].update(status="failed", cpu="passed")  # at most these run again
+        kept.write_text(json.dumps({"seconds": 1, "tests": list(rows.values())}))
+        known = self.known("none.yaml")
+        status, out, _ = self.run_script(*known, "--files", "test_tiny", "--again")
+        self.assertEqual(status, 0)
         self.assertEqual(out.splitlines()[-1].split()[:6], "all 6 0 1 1 100.00%".split())
         rows["hangs"]["status"] = "failed"  # known, but too many of all
         kept.write_text(json.dumps({"seconds": 1, "tests": list(rows.values())}))
-        (self.checkout / "known.yaml").write_text("- {reason: slow, cases: ['*/test_hangs']}\n")
+        (self.checkout / "known.yaml").write_text("- {reason: planted, cases: ['*']}\n")
         status, out, _ = self.run_script(*self.known("known.yaml"))
         self.assertEqual((status, out.count("NEW FAILURE")), (1, 0))
 

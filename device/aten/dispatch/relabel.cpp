@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <ATen/core/List.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
 #include "device/aten/state/generator.h"
@@ -36,6 +37,10 @@ at::Tensor host_tensor(const c10::TensorImpl& tensor, c10::intrusive_ptr<c10::St
 
 c10::DispatchKey host_key(const RankState& owner) {
   return owner.shape_only() ? c10::DispatchKey::Meta : c10::DispatchKey::CPU;
+}
+
+c10::Device host_device(const RankState& owner) {
+  return owner.shape_only() ? c10::kMeta : c10::kCPU;
 }
 
 [[noreturn]] void two_devices(c10::Device first, c10::Device second, const ArgInfo& arg,
@@ -141,6 +146,9 @@ at::Tensor Relabeling::make_alias(const ArgInfo& arg, Entry& entry) {
                                 "neuron: ", info_.name, " got a ", tensor.layout(), " tensor as ",
                                 arg.name, "; only strided tensors are supported");
     entry.storage = &storage_of(tensor);
+    // Forward-mode derivatives that are zero have no bytes (`dot` is expected to look for them).
+    if (C10_UNLIKELY(tensor._is_zerotensor()))
+      return at::zeros(tensor.sizes(), tensor.options().device(host_device(*owner_)));
     if (arg.written || arg.changed) entry.storage->before_write();
     return host_alias(*tensor.unsafeGetTensorImpl(), *entry.storage, own_thread_);
   }

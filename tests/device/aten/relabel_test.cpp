@@ -195,6 +195,13 @@ TEST_F(RelabelTest, RunningStatisticsOfABatchNormAreWritten) {
   EXPECT_EQ(mean.sum().item<float>(), 0);
 }
 
+TEST_F(RelabelTest, TensorsThatAreZeroWithoutBytesTakePart) {
+  const Tensor zero = at::_efficientzerotensor({3}, on(0)), a = at::ones({3}, on(0));
+  EXPECT_EQ(at::dot(zero, a).item<float>(), 0);
+  EXPECT_EQ(at::vdot(a, zero).item<float>(), 0);
+  EXPECT_EQ(a.add(zero).sum().item<float>(), 3);
+}
+
 TEST_F(RelabelTest, IndicesMayLieOnTheCpu) {
   const Tensor a = at::zeros({3}, on(0)), index = at::ones({1}, at::kLong);
   EXPECT_EQ(a.index_fill(0, index, 5).cpu().sum().item<float>(), 5);
