@@ -74,7 +74,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
     arg.is_out = argument.is_out();
     arg.scalar_type = is_scalar_type(argument);
     arg.name = argument.name();
-    arg.cpu_allowed = arg.kind == ArgKind::kOptionalTensorList ||
+    arg.cpu_allowed = arg.kind == ArgKind::kOptionalTensorList || arg.name == "scalars" ||
                       (arg.name == "index" && name.starts_with("aten::index_fill"));
     arg.changed = name.starts_with("aten::native_batch_norm") && name.find("back") == name.npos &&
                   (arg.name == "running_mean" || arg.name == "running_var");

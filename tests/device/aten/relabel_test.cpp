@@ -206,6 +206,9 @@ TEST_F(RelabelTest, IndicesMayLieOnTheCpu) {
   const Tensor a = at::zeros({3}, on(0)), index = at::ones({1}, at::kLong);
   EXPECT_EQ(a.index_fill(0, index, 5).cpu().sum().item<float>(), 5);
   EXPECT_EQ(a.index({index}).numel(), 1);
+  const std::vector<Tensor> list = {at::ones({2}, on(0))};
+  at::_foreach_addcdiv_(list, list, list, at::full({1}, 4.f));  // so do the scalars of a list
+  EXPECT_EQ(list[0].sum().item<float>(), 10);
   const std::string wrong = "indices should be either on cpu or on the same device as the indexed ";
   EXPECT_EQ(error_of([&] { at::zeros({3}).index({index.to(neuron(0))}); }), wrong + "tensor (cpu)");
   EXPECT_EQ(error_of([&] { a.index({index.to(neuron(1))}); }), wrong + "tensor (neuron:0)");
