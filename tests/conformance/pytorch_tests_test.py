@@ -10,7 +10,7 @@ import unittest
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts/pytorch-tests"
 GENERIC = """
-import os, time
+import os
 from torch.testing._internal.common_device_type import dtypes, instantiate_device_type_tests
 from torch.testing._internal.common_utils import TestCase
 import torch
@@ -34,9 +34,8 @@ class TestTiny(TestCase):
         if torch.device(device).type != "cpu":
             os.abort()
 
-    def test_hangs(self, device):
-        if torch.device(device).type != "cpu":
-            time.sleep(60)
+    def test_fails_too(self, device):
+        self.assertNotEqual(torch.device(device).type, "neuron", "as planted")
 
     def test_skips(self, device):
         self.skipTest("as planted")
@@ -78,11 +77,11 @@ class Script(unittest.TestCase):
         return "--known", str(self.checkout / name), "--out", str(self.checkout / "out")
 
     def test_counts_and_judges(self):
-        status, out, error = self.run_script(*self.known("known.yaml"), "--seconds-per-test", "2")
+        status, out, error = self.run_script(*self.known("known.yaml"))
         self.assertEqual(status, 1)
         self.assertEqual(out.splitlines()[-1].split()[:6], "all 3 3 2 1 50.00%".split())
         self.assertIn("test_broken cannot be read: ModuleNotFoundError", error)
-        self.assertIn("NEW FAILURE test_tiny/TestTiny/test_hangs: took more than 2.0 s", out)
+        self.assertIn("NEW FAILURE test_tiny/TestTiny/test_fails_too: AssertionError", out)
         self.assertEqual(out.count("NEW FAILURE"), 1)
         listed = "LISTED BUT DOES NOT FAIL test_tiny/TestTiny/test_passes_int64 (passed)"
         self.assertIn(listed, out)
@@ -100,7 +99,7 @@ class Script(unittest.TestCase):
         """The same results, judged by other lists and bars; nothing runs again."""
         status, out, _ = self.run_script(*self.known("none.yaml"))
         self.assertEqual((status, out.count("NEW FAILURE")), (1, 3))
-        for name in ("fails_on_neuron", "kills_the_process", "hangs"):
+        for name in ("fails_on_neuron", "kills_the_process", "fails_too"):
             rows[name]["status"] = "passed"
         kept = self.checkout / "out/test_tiny.json"
         kept.write_text(json.dumps({"seconds": 1, "tests": list(rows.values())}))
@@ -114,7 +113,7 @@ class Script(unittest.TestCase):
         status, out, _ = self.run_script(*known, "--files", "test_tiny", "--again")
         self.assertEqual(status, 0)
         self.assertEqual(out.splitlines()[-1].split()[:6], "all 6 0 1 1 100.00%".split())
-        rows["hangs"]["status"] = "failed"  # known, but too many of all
+        rows["fails_too"]["status"] = "failed"  # known, but too many of all
         kept.write_text(json.dumps({"seconds": 1, "tests": list(rows.values())}))
         (self.checkout / "known.yaml").write_text("- {reason: planted, cases: ['*']}\n")
         status, out, _ = self.run_script(*self.known("known.yaml"))
