@@ -38,9 +38,13 @@ class Worker:
     def __init__(self, timeout):
         self.timeout, self.process, self.environment = timeout, None, {}
 
+    def command(self):
+        return WORKER
+
     def start(self):
+        """The process's first line."""
         self.process = subprocess.Popen(
-            WORKER,
+            self.command(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -51,17 +55,21 @@ class Worker:
         answer, problem = self.read(START_SECONDS)
         if answer is None:
             raise RuntimeError(
-                f"a worker did not start ({problem}); run {WORKER} by hand to see why"
+                f"a worker did not start ({problem}); run {self.command()} by hand to see why"
             )
+        return answer
 
     def run(self, case):
         wanted = getattr(FAMILIES.get(case.family), "environment", {})
         if wanted != self.environment:
             self.stop()
             self.environment = wanted
+        return self.ask(case, {"case": dataclasses.astuple(case)})
+
+    def ask(self, case, question):
         if self.process is None:
             self.start()
-        self.process.stdin.write(json.dumps({"case": dataclasses.astuple(case)}).encode() + b"\n")
+        self.process.stdin.write(json.dumps(question).encode() + b"\n")
         answer, problem = self.read(self.timeout)
         if answer is None:
             return Result(case, "failed", problem, self.timeout)
@@ -118,7 +126,7 @@ class ExpectedFailures:
         return [glob for glob, _ in self.entries if glob not in self.used]
 
 
-def run(cases, jobs, timeout, progress):
+def run(cases, jobs, timeout, progress, make_worker=Worker):
     """Runs every case; the results come in the cases' order."""
     todo = queue.SimpleQueue()
     for number, case in enumerate(cases):
@@ -126,7 +134,7 @@ def run(cases, jobs, timeout, progress):
     results, problems, lock = [None] * len(cases), [], threading.Lock()
 
     def deal():
-        worker = Worker(timeout)
+        worker = make_worker(timeout)
         try:
             while not problems:
                 number, case = todo.get_nowait()

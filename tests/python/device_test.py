@@ -40,6 +40,14 @@ class Names(unittest.TestCase):
         self.assertEqual(torch.nn.Linear(2, 2).neuron().weight.device.type, "neuron")
 
 
+class FakeTensors(unittest.TestCase):
+    def test_attention(self):
+        with torch._subclasses.FakeTensorMode():
+            query = torch.randn(1, 2, 3, 8, device="neuron")
+            output = torch.nn.functional.scaled_dot_product_attention(query, query, query)
+        self.assertEqual(output.shape, query.shape)
+
+
 class Devices(unittest.TestCase):
     def setUp(self):
         torch.neuron.set_device(0)

@@ -48,8 +48,10 @@ std::int64_t choose_attention(const at::Tensor& query, const at::Tensor& key,
   const std::int64_t heads = grouped ? query.size(1) : 0;
   std::optional<at::Tensor> mask;
   if (attn_mask.has_value() && attn_mask->defined()) mask = cpu_shape(*attn_mask);
+  // Of a mode in Python (fake tensors) too: it does not know these tensors.
   const c10::impl::ExcludeDispatchKeyGuard guard(
-      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+      c10::python_ks);
   const std::int64_t on_cpu =
       at::_fused_sdp_choice(cpu_shape(query), grouped ? as_if_repeated(key, heads) : cpu_shape(key),
                             grouped ? as_if_repeated(value, heads) : cpu_shape(value), mask,

@@ -37,7 +37,11 @@ at::Tensor new_tensor(RankState& owner, std::int64_t nbytes, c10::ScalarType typ
 }
 
 c10::ScalarType type_or_default(std::optional<c10::ScalarType> type) {
-  return type.value_or(c10::get_default_dtype_as_scalartype());
+  const c10::ScalarType chosen = type.value_or(c10::get_default_dtype_as_scalartype());
+  if (C10_UNLIKELY(chosen == c10::ScalarType::ComplexHalf)) {  // as PyTorch's own allocations warn
+    TORCH_WARN_ONCE("ComplexHalf support is experimental and many operators don't support it yet.");
+  }
+  return chosen;
 }
 
 /// In deterministic mode PyTorch fills fresh memory with NaN or the largest integer, so that a read

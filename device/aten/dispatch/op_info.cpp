@@ -73,8 +73,11 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
     arg.written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
     arg.is_out = argument.is_out();
     arg.scalar_type = is_scalar_type(argument);
-    arg.cpu_allowed = arg.kind == ArgKind::kOptionalTensorList;
     arg.name = argument.name();
+    arg.cpu_allowed = arg.kind == ArgKind::kOptionalTensorList || arg.name == "scalars" ||
+                      (arg.name == "index" && name.starts_with("aten::index_fill"));
+    arg.changed = name.starts_with("aten::native_batch_norm") && name.find("back") == name.npos &&
+                  (arg.name == "running_mean" || arg.name == "running_var");
     // Layout, device and memory format follow from the outputs; pinning concerns the host.
     if (arg.name == "pin_memory" || arg.name == "layout") arg.kind = ArgKind::kUnrecorded;
     writes |= arg.written;

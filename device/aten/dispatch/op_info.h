@@ -23,9 +23,10 @@ enum class ArgKind : std::uint8_t {
 struct ArgInfo {
   ArgKind kind = ArgKind::kScalar;
   bool written = false;      ///< the operator changes it
+  bool changed = false;      ///< the same, and the schema does not say so
   bool is_out = false;       ///< written and not read
   bool scalar_type = false;  ///< an integer that is a c10::ScalarType
-  bool cpu_allowed = false;  ///< indices may lie on the CPU
+  bool cpu_allowed = false;  ///< indices, and scalars of a list, may lie on the CPU
   std::string name;
 };
 

@@ -1,6 +1,9 @@
 #include "device/aten/dispatch/relabel.h"
 
+#include <algorithm>
+
 #include <ATen/core/List.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
 #include "device/aten/state/generator.h"
@@ -36,8 +39,17 @@ c10::DispatchKey host_key(const RankState& owner) {
   return owner.shape_only() ? c10::DispatchKey::Meta : c10::DispatchKey::CPU;
 }
 
+c10::Device host_device(const RankState& owner) {
+  return owner.shape_only() ? c10::kMeta : c10::kCPU;
+}
+
 [[noreturn]] void two_devices(c10::Device first, c10::Device second, const ArgInfo& arg,
                               const OpInfo& info) {
+  const bool indexes = std::any_of(info.args.begin(), info.args.end(), [](const ArgInfo& a) {
+    return a.kind == ArgKind::kOptionalTensorList;
+  });
+  TORCH_CHECK(!indexes, "indices should be either on cpu or on the same device as the indexed ",
+              "tensor (", arg.name == "self" ? second : first, ")");
   TORCH_CHECK(
       false, "Expected all tensors to be on the same device, but found at least two devices, ",
       first, " and ", second, "! (when checking argument ", arg.name, " of ", info.name, ")");
@@ -134,7 +146,10 @@ at::Tensor Relabeling::make_alias(const ArgInfo& arg, Entry& entry) {
                                 "neuron: ", info_.name, " got a ", tensor.layout(), " tensor as ",
                                 arg.name, "; only strided tensors are supported");
     entry.storage = &storage_of(tensor);
-    if (arg.written) entry.storage->before_write();
+    // Forward-mode derivatives that are zero have no bytes (`dot` is expected to look for them).
+    if (C10_UNLIKELY(tensor._is_zerotensor()))
+      return at::zeros(tensor.sizes(), tensor.options().device(host_device(*owner_)));
+    if (arg.written || arg.changed) entry.storage->before_write();
     return host_alias(*tensor.unsafeGetTensorImpl(), *entry.storage, own_thread_);
   }
   if (!device.is_cpu() || !(tensor.dim() == 0 || arg.cpu_allowed) || arg.written)

@@ -126,7 +126,8 @@ c10::intrusive_ptr<c10::StorageImpl> create_storage(c10::StorageImpl::use_byte_s
   const bool placed = data.device().has_index();
   RankState& owner = rank_state(placed ? data.device().index() : current_device());
   const std::int64_t nbytes = size.guard_int(__FILE__, __LINE__);
-  if (data.get() != nullptr)
+  // A lazy clone's pointer has a context even where there are no bytes.
+  if (data.get() != nullptr || data.get_context() != nullptr)
     return c10::make_intrusive<NeuronStorage>(owner, nbytes, std::move(data), allocator, resizable);
   return make_storage(owner, nbytes, allocator, resizable);
 }

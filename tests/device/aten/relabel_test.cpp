@@ -4,6 +4,7 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
+#include <c10/core/impl/COW.h>
 #include <gmock/gmock.h>
 #include <torch/csrc/api/include/torch/nn/modules/linear.h>
 
@@ -172,6 +173,56 @@ TEST_F(RelabelTest, DevicesDoNotMix) {
             }).find(mixed),
             std::string::npos);
   EXPECT_EQ(a.add(at::scalar_tensor(2)).cpu().sum().item<float>(), 9);
+}
+
+TEST_F(RelabelTest, LazyClonesStayLazyUntilTheyAreWritten) {
+  for (const std::int64_t size : {0, 3}) {
+    const Tensor a = at::ones({size}, on(0)), clone = at::_lazy_clone(a);
+    const auto lazy = [&] { return c10::impl::cow::is_cow_data_ptr(clone.storage().data_ptr()); };
+    EXPECT_EQ(clone.sub(1).numel(), size);
+    EXPECT_TRUE(lazy()) << size;
+    clone.fill_(2);
+    EXPECT_FALSE(lazy()) << size;
+    EXPECT_EQ(a.sum().item<float>(), static_cast<float>(size));
+  }
+}
+
+TEST_F(RelabelTest, RunningStatisticsOfABatchNormAreWritten) {
+  const Tensor mean = at::zeros({2}, on(0)), variance = at::ones({2}, on(0));
+  const Tensor mine = at::_lazy_clone(mean);  // the schema does not say that it is written
+  at::native_batch_norm(at::ones({3, 2}, on(0)), {}, {}, mine, variance, true, 0.5, 1e-5);
+  EXPECT_EQ(mine.sum().item<float>(), 1);
+  EXPECT_EQ(mean.sum().item<float>(), 0);
+}
+
+TEST_F(RelabelTest, TensorsThatAreZeroWithoutBytesTakePart) {
+  const Tensor zero = at::_efficientzerotensor({3}, on(0)), a = at::ones({3}, on(0));
+  EXPECT_EQ(at::dot(zero, a).item<float>(), 0);
+  EXPECT_EQ(at::vdot(a, zero).item<float>(), 0);
+  EXPECT_EQ(a.add(zero).sum().item<float>(), 3);
+}
+
+TEST_F(RelabelTest, IndicesMayLieOnTheCpu) {
+  const Tensor a = at::zeros({3}, on(0)), index = at::ones({1}, at::kLong);
+  EXPECT_EQ(a.index_fill(0, index, 5).cpu().sum().item<float>(), 5);
+  EXPECT_EQ(a.index({index}).numel(), 1);
+  const std::vector<Tensor> list = {at::ones({2}, on(0))};
+  at::_foreach_addcdiv_(list, list, list, at::full({1}, 4.f));  // so do the scalars of a list
+  EXPECT_EQ(list[0].sum().item<float>(), 10);
+  const std::string wrong = "indices should be either on cpu or on the same device as the indexed ";
+  EXPECT_EQ(error_of([&] { at::zeros({3}).index({index.to(neuron(0))}); }), wrong + "tensor (cpu)");
+  EXPECT_EQ(error_of([&] { a.index({index.to(neuron(1))}); }), wrong + "tensor (neuron:0)");
+}
+
+TEST_F(RelabelTest, HalfPrecisionComplexNumbersWarnAsOnTheCpu) {
+  struct Heard : c10::WarningHandler {
+    void process(const c10::Warning& warning) override { text = warning.msg(); }
+    std::string text;
+  } heard;
+  const c10::WarningUtils::WarningHandlerGuard guard(&heard);
+  const c10::WarningUtils::WarnAlways always(true);
+  at::empty({1}, on(0).dtype(at::kComplexHalf));
+  EXPECT_NE(heard.text.find("ComplexHalf support is experimental"), std::string::npos);
 }
 
 TEST_F(RelabelTest, ErrorsOfTheCpuKernelsPassUnchanged) {
