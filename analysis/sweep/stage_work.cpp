@@ -87,6 +87,23 @@ double mlp_rows(const RunConfig& config, bool moe) {
   return picks + tokens(config) * static_cast<double>(experts.num_shared_experts);
 }
 
+/// In which softmax and cross entropy are computed.
+int wide_element_bytes(const RunConfig& config) {
+  if (config.precision.type == "fp64") return 8;
+  return config.precision.floats_bf16 ? 2 : 4;
+}
+
+/// Where attention is not fused: its probabilities, as softmax gave them and in the activations'
+/// type, in elements of a token.
+double saved_scores(const RunConfig& config) {
+  const ModelSection& m = config.model;
+  const bool fused = (m.flash_attention || m.ring_attention) && m.attention_dropout == 0;
+  if (fused || recomputes(config, "CoreAttention")) return 0;
+  const int wide = wide_element_bytes(config), own = activation_element_bytes(config);
+  const double heads = static_cast<double>(m.num_attention_heads) / config.tp();
+  return heads * m.encoder_seq_length * (wide == own ? wide : wide + own) / own;
+}
+
 /// What the backward of a layer reads, in elements of a token: inputs and results of its norms,
 /// query, key and value, the context, and inside the MLP what its matrices gave and took. Frozen
 /// matrices (LoRA) need not what they took.
@@ -94,8 +111,8 @@ double layer_elements(const RunConfig& config, const Widths& w, bool moe) {
   const bool pre_norms = config.model.transformer_block_type == trainer::TransformerBlock::kPreLn;
   const bool frozen = config.model.lora.has_value();
   const int residuals = !pre_norms ? 1 : frozen ? 2 : 4;
-  const double width =
-      residuals * residual_width(config, w) + 2 * w.query + 2 * saved_key_width(config, w);
+  const double width = residuals * residual_width(config, w) + 2 * w.query +
+                       2 * saved_key_width(config, w) + saved_scores(config);
   if (recomputes(config, "LlamaMLP")) return width;
   const bool takes = !frozen && !recomputes(config, "ActivationMultiplyMLP");
   return width + mlp_rows(config, moe) / tokens(config) * (w.gates + (takes ? 1 : 0)) * w.ffn;
@@ -127,11 +144,9 @@ void add_head(const RunConfig& config, const Widths& w, StageWork& work) {
   work.forward_bytes += size_of(config, logits);
   if (trainer::is_encoder(config.model) || !(config.alignment.empty() || config.alignment == "sft"))
     return;
-  const int softmax_bytes = config.precision.type == "fp64" ? 8
-                            : config.precision.floats_bf16  ? 2
-                                                            : 4;
-  const std::int64_t softmax = static_cast<std::int64_t>(logits * tokens(config) * softmax_bytes) +
-                               size_of(config, residual_width(config, w));
+  const std::int64_t softmax =
+      static_cast<std::int64_t>(logits * tokens(config) * wide_element_bytes(config)) +
+      size_of(config, residual_width(config, w));
   work.saved_bytes += softmax;
   work.backward_bytes = std::max<std::int64_t>(0, work.backward_bytes - softmax);
 }
