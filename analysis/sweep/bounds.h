@@ -81,8 +81,10 @@ struct StepBound {
 /// Bytes of the fullest rank: weights, gradients and optimizer states (AdamW's two moments and fp32
 /// masters; of other optimizers nothing), and the most of two moments: what the passes keep, and,
 /// where each rank updates all of its weights (no ZeRO-1, or one replica), their new values, which
-/// are written together. What passes hold for a moment and give back counts nothing, except for
-/// logits and for a layer that is computed again; nor does the rounding of sizes.
+/// are written together. Of what passes hold for a moment count the logits, the output of a stage,
+/// a layer that is computed again and the first gradients of a backward; the rest does not, nor
+/// does the rounding of sizes. (Of published software that is estimated from what this trainer
+/// holds, analysis/report/software_memory.h, it is a bound too: that estimate is higher.)
 [[nodiscard]] std::int64_t bound_memory(const trainer::RunConfig& config);
 
 /// The most activations that pipeline rank `rank` holds in a step, by the trainer's own schedule: a

@@ -8,9 +8,11 @@
 namespace trellis::analysis {
 
 /// Least work and least memory of one virtual pipeline stage on one tensor-parallel rank, for one
-/// micro-batch: what every program that computes this model must do, whatever the compiler makes of
-/// it. Work that is not certain is left out: norms, rotation, loss, exchanges of tokens, weights
-/// and activations of experts, padding to blocks, what adapters (LoRA) add.
+/// micro-batch. Work: what every program that computes this model must do, whatever the compiler
+/// makes of it; left out is what is not certain: norms, rotation, loss, exchanges of tokens,
+/// weights of experts, padding to blocks, what adapters (LoRA) add. Activations: what this
+/// trainer's modules keep for the backward; left out are masks of dropout, statistics of norms and
+/// attention, what exchanges of tokens keep, and inputs of adapters.
 struct StageWork {
   double forward_flops = 0;
   double backward_flops = 0;  ///< with what full recomputation repeats

@@ -1,49 +1,16 @@
 #!/usr/bin/env python3
 """Attention with a mask is causal all the same: above the diagonal nothing is computed."""
 
-import json
-import os
-import pathlib
-import subprocess
-import tempfile
 import unittest
 
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
-TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
-MODEL = [
-    "trainer.devices=1",
-    "distributed_strategy.tensor_model_parallel_size=1",
-    "distributed_strategy.pipeline_model_parallel_size=1",
-    "data.global_batch_size=4",
-    "data.micro_batch_size=1",
-    "model.num_layers=4",
-    "model.num_attention_heads=8",
-    "model.num_kv_heads=8",
-    "model.hidden_size=256",
-    "model.ffn_hidden_size=512",
-    "model.encoder_seq_length=2048",
-    "model.max_position_embeddings=2048",
-]
+from simulate_case import Case
 
 
-class Masks(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.dir = temporary.name
-
+class Masks(Case):
     def attention(self, *args):
         """FLOPs of a step, and picoseconds of its attention."""
-        result = subprocess.run(
-            [TRELLIS, "simulate", SOURCE / "examples/quickstart.yaml", "--json", "--no-cache"]
-            + [*MODEL, *args],
-            capture_output=True,
-            text=True,
-            cwd=self.dir,
-            timeout=300,
-        )
-        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
-        report = json.loads(result.stdout)["simulated"]
+        size = ("model.encoder_seq_length=2048", "model.max_position_embeddings=2048")
+        report = self.simulate("--no-cache", *self.layout(1, 1, 1, 1, *size), *args)["simulated"]
         self.assertEqual(report["coverage"]["estimated"], [])
         rows = report["attribution"]["rows"]
         time = sum(row["time_ps"] for row in rows if "flash_attention" in row["operator"])
