@@ -6,7 +6,7 @@
 namespace trellis {
 
 Error::Error(ExitCode code, const std::string& text)
-    : std::runtime_error(terminal_text(text)), code_(code) {}
+    : std::runtime_error(terminal_lines(text)), code_(code) {}
 
 void Problems::add(const std::string& where, const std::string& text) {
   lines_.push_back(terminal_line(where + ": " + text));

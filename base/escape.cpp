@@ -84,6 +84,13 @@ std::string escaped(std::string_view text, std::string_view kept) {
   return out;
 }
 
+std::string limited(std::string_view text, std::string_view kept) {
+  if (text.size() <= kMostShownBytes) return escaped(text, kept);
+  std::string_view shown = text.substr(0, kMostShownBytes);
+  shown.remove_suffix(unfinished_utf8(shown));
+  return escaped(shown, kept) + "… (" + std::to_string(text.size()) + " bytes in all)";
+}
+
 /// Puts `backslash` in front of each of `special`.
 std::string with_backslashes(std::string_view text, std::string_view special) {
   std::string out;
@@ -96,9 +103,32 @@ std::string with_backslashes(std::string_view text, std::string_view special) {
 
 }  // namespace
 
-std::string terminal_line(std::string_view text) { return escaped(text, ""); }
+std::string terminal_line(std::string_view text) { return limited(text, ""); }
+
+std::string terminal_lines(std::string_view text) {
+  if (text.size() <= kMostShownBytes) return terminal_text(text);
+  std::string out;
+  while (true) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    out += limited(text.substr(0, end), "\t");
+    if (end == text.size()) return out;
+    out += '\n';
+    text.remove_prefix(end + 1);
+  }
+}
 
 std::string terminal_text(std::string_view text) { return escaped(text, "\n\t"); }
+
+bool has_controls(std::string_view text) { return !is_plain(text) && escaped(text, "") != text; }
+
+std::optional<std::size_t> find_no_utf8(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const Character character = character_at(text.substr(at));
+    if (character.code == Character::kNone) return at;
+    at += character.length;
+  }
+  return std::nullopt;
+}
 
 std::size_t unfinished_utf8(std::string_view text) {
   for (std::size_t back = 1; back <= std::min<std::size_t>(text.size(), 3); ++back) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -9,10 +11,19 @@ namespace trellis {
 
 /// For one line of a terminal: characters that control a terminal or reverse the reading direction
 /// are written as \n, \t or \u001b, and bytes that are no UTF-8 as \xff. Line ends are among them:
-/// what a text says cannot be taken for a line of the program.
+/// what a text says cannot be taken for a line of the program. Of more than kMostShownBytes the
+/// first ones, and how many there are.
 [[nodiscard]] std::string terminal_line(std::string_view text);
-/// The same for a text of several lines: line ends and tabs stay.
+/// The same for each line of a message: line ends and tabs stay.
+[[nodiscard]] std::string terminal_lines(std::string_view text);
+/// The same for all that a stream gets, however long its lines are.
 [[nodiscard]] std::string terminal_text(std::string_view text);
+/// A line with more of it is no longer read by anyone.
+inline constexpr std::size_t kMostShownBytes = std::size_t{16} << 10;
+/// Whether terminal_line() would escape something of it.
+[[nodiscard]] bool has_controls(std::string_view text);
+/// The offset of the first byte that belongs to no UTF-8 character; nullopt: there is none.
+[[nodiscard]] std::optional<std::size_t> find_no_utf8(std::string_view text);
 /// Bytes at the end of `text` that begin a UTF-8 character and do not end it: whoever writes in
 /// pieces keeps them for the next one.
 [[nodiscard]] std::size_t unfinished_utf8(std::string_view text);

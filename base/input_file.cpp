@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -43,6 +44,16 @@ std::string why_no_input_file(const std::filesystem::path& path) {
   struct stat status{};
   if (::stat(path.c_str(), &status) != 0) return text_of_errno();
   return why_not_regular(status.st_mode);
+}
+
+void require_utf8(std::string_view text, const std::string& file) {
+  const auto at = find_no_utf8(text);
+  if (!at) return;
+  const std::string_view before = text.substr(0, *at);
+  throw ConfigError(terminal_line(file) + ":" +
+                    std::to_string(1 + std::ranges::count(before, '\n')) +
+                    ": expected a text in UTF-8, got the byte " +
+                    terminal_line(text.substr(*at, 1)) + ": save it as UTF-8");
 }
 
 InputFile::InputFile(const std::filesystem::path& path) : path_(path) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 namespace trellis {
 
@@ -33,6 +34,9 @@ inline constexpr std::int64_t kMostInputBytes = std::int64_t{4} << 30;
 /// The content of a regular file. Throws as InputFile.
 [[nodiscard]] std::string read_input_file(const std::filesystem::path& path,
                                           std::int64_t most = kMostInputBytes);
+
+/// Throws ConfigError "FILE:LINE: expected a text in UTF-8, got the byte 0xf6" when it is none.
+void require_utf8(std::string_view text, const std::string& file);
 
 /// Why `path` cannot be opened by InputFile, such as "it is a folder; expected a regular file"; ""
 /// when it can be tried.

@@ -193,8 +193,9 @@ T YamlMap::required(const std::string& key) const {
   const NodePtr node = impl.node->find(key);
   if (node == nullptr || node->kind == Node::Kind::kNull) {
     impl.node->known.insert(key);
-    problem(key, node == nullptr ? "this key is required and missing"
-                                 : "this key is required, got null");
+    if (!is_unresolved(key))
+      problem(key, node == nullptr ? "this key is required and missing"
+                                   : "this key is required, got null");
     return T{};
   }
   return get<T>(key, T{});
@@ -235,6 +236,12 @@ bool YamlMap::is_map(const std::string& key) const {
   return node != nullptr && node->kind == Node::Kind::kMap;
 }
 
+bool YamlMap::is_unresolved(const std::string& key) const {
+  const Node& node = *checked(impl_).node;
+  const NodePtr value = node.find(key);
+  return value == nullptr ? node.unresolved : value->unresolved;
+}
+
 YamlMap YamlMap::map(const std::string& key) const {
   YamlNodeImpl& impl = checked(impl_);
   impl.node->known.insert(key);
@@ -246,6 +253,7 @@ YamlMap YamlMap::map(const std::string& key) const {
     auto empty = std::make_shared<Node>();
     empty->kind = Node::Kind::kMap;
     empty->origin = node != nullptr ? node->origin : impl.node->origin;
+    empty->unresolved = is_unresolved(key);
     node = empty;
   }
   YamlMap out;

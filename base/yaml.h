@@ -34,6 +34,9 @@ class YamlMap {
 
   [[nodiscard]] bool has(const std::string& key) const;  ///< does not make the key known
   [[nodiscard]] bool is_map(const std::string& key) const;
+  /// Whether a reference that cannot be resolved is there, or around it: a problem already, and
+  /// what is missing for it is none.
+  [[nodiscard]] bool is_unresolved(const std::string& key) const;
   [[nodiscard]] YamlMap map(const std::string& key) const;  ///< absent: an empty map
   [[nodiscard]] std::vector<YamlMap> list_of_maps(const std::string& key) const;
   [[nodiscard]] std::vector<std::string> keys() const;            ///< in file order

@@ -51,7 +51,8 @@ NodePtr scalar(const Node& like, std::string text) {
   return node;
 }
 
-/// What is wrong with one interpolation; caught where its place is known.
+/// What is wrong with one interpolation; "": that was said already. Caught where its place is
+/// known.
 struct BadReference {
   std::string text;
 };
@@ -90,8 +91,10 @@ class Interpolator {
     } catch (const BadReference& bad) {
       node = scalar(*original, "");
       node->kind = Node::Kind::kNull;
-      add_problem(document_, original->origin + ":" + path,
-                  "cannot resolve '" + original->text + "': " + bad.text);
+      node->unresolved = true;
+      if (!bad.text.empty())
+        add_problem(document_, original->origin + ":" + path,
+                    "cannot resolve '" + original->text + "': " + bad.text);
     }
   }
 
@@ -115,6 +118,7 @@ class Interpolator {
   }
 
   static std::string scalar_text(const Node& node) {
+    if (node.unresolved) throw BadReference{};
     if (node.kind != Node::Kind::kScalar)
       throw BadReference{"a mapping, a list or null cannot be inside a text"};
     return node.text;
@@ -157,6 +161,7 @@ class Interpolator {
     } else {
       value = lookup(argument, path);
     }
+    if (value->unresolved) throw BadReference{};
     const auto number = value->kind == Node::Kind::kScalar ? as_number(value->text) : std::nullopt;
     if (!number) throw BadReference{function + " needs numbers, '" + argument + "' is none"};
     return *number;
@@ -186,6 +191,7 @@ class Interpolator {
     std::string walked;
     for (const std::string& part : split_path(path)) {
       if ((*place)->kind == Node::Kind::kScalar) resolve_scalar(*place, walked);
+      if ((*place)->unresolved) throw BadReference{};
       NodePtr* next = step(**place, part);
       if (next == nullptr)
         throw BadReference{"no key '" + path + "'" + hint(**place, walked, part)};

@@ -12,6 +12,7 @@
 #include <yaml-cpp/parser.h>
 
 #include "base/escape.h"
+#include "base/input_file.h"
 
 namespace trellis::yaml {
 
@@ -121,7 +122,7 @@ class TreeBuilder : public YAML::EventHandler {
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
-    if (expects_key()) return begin_key(value, mark);
+    if (expects_key()) return begin_key(value, mark, tag == "?" && value == "<<");
     NodePtr node = make(Node::Kind::kScalar, mark);
     node->text = value;
     node->quoted = tag != "?";
@@ -137,7 +138,10 @@ class TreeBuilder : public YAML::EventHandler {
                   YAML::EmitterStyle::value) override {
     open(Node::Kind::kMap, mark, anchor);
   }
-  void OnMapEnd() override { open_.pop_back(); }
+  void OnMapEnd() override {
+    merge_into(open_.back());
+    open_.pop_back();
+  }
 
  private:
   struct Open {
@@ -145,6 +149,8 @@ class TreeBuilder : public YAML::EventHandler {
     std::string path;
     std::optional<std::string> key;  ///< of a map: read, its value comes next
     std::string key_origin;
+    bool key_merges = false;           ///< it is "<<", in no quotes
+    std::vector<NodePtr> merged = {};  ///< of a map: the values of its merge keys
   };
 
   [[nodiscard]] std::string origin(const YAML::Mark& mark) const {
@@ -165,8 +171,9 @@ class TreeBuilder : public YAML::EventHandler {
         ": expected a plain name as key, got a list or a mapping (is a closing bracket missing?)");
   }
 
-  void begin_key(const std::string& key, const YAML::Mark& mark) {
+  void begin_key(const std::string& key, const YAML::Mark& mark, bool merges = false) {
     open_.back().key = key;
+    open_.back().key_merges = merges;
     open_.back().key_origin = origin(mark);
   }
 
@@ -175,7 +182,7 @@ class TreeBuilder : public YAML::EventHandler {
     NodePtr node = make(kind, mark);
     const std::string path = next_path();
     add(node, anchor);
-    open_.push_back({node, path, std::nullopt, ""});
+    open_.push_back({.node = node, .path = path, .key = {}, .key_origin = ""});
   }
 
   /// Dotted path of the value that is about to be added.
@@ -204,12 +211,36 @@ class TreeBuilder : public YAML::EventHandler {
     const std::string key = *parent.key;
     parent.key.reset();
     node->origin = parent.key_origin;  // a map's value is reported where its key is
+    if (parent.key_merges) return parent.merged.push_back(node);  // when they are complete
     if (const NodePtr first = parent.node->find(key)) {
       add_problem(document_, parent.key_origin + ":" + join_path(parent.path, key),
                   "duplicate key, first given at " + first->origin);
       return;
     }
     parent.node->append(key, node);
+  }
+
+  /// The keys of `<<: MAPPING` or of a list of mappings come first, as PyYAML has them, and only
+  /// where the mapping itself and an earlier one have no such key.
+  static void merge_into(Open& map) {
+    if (map.merged.empty()) return;
+    auto whole = std::make_shared<Node>();
+    for (const NodePtr& value : map.merged) {
+      const bool is_list = value->kind == Node::Kind::kList;
+      for (const NodePtr& source : is_list ? value->items : std::vector<NodePtr>{value}) {
+        if (source->kind != Node::Kind::kMap)
+          throw ConfigError(value->origin + ":" + join_path(map.path, "<<") +
+                            ": a merge key: expected a mapping or a list of mappings, such as "
+                            "*anchor, got something else");
+        for (const auto& [key, entry] : source->entries) {
+          if (map.node->find(key) == nullptr && whole->find(key) == nullptr)
+            whole->append(key, entry);
+        }
+      }
+    }
+    for (const auto& [key, entry] : map.node->entries) whole->append(key, entry);
+    map.node->entries = std::move(whole->entries);
+    map.node->index = std::move(whole->index);
   }
 
   std::string prefix_;
@@ -224,6 +255,7 @@ class TreeBuilder : public YAML::EventHandler {
 /// Null when the text holds no document.
 NodePtr parse_text(Document& document, const std::string& text, const std::string& origin,
                    bool with_lines) {
+  require_utf8(text, origin);
   std::istringstream stream(text);
   TreeBuilder builder(origin, with_lines, document);
   try {

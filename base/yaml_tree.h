@@ -30,6 +30,8 @@ struct Node {
   std::vector<NodePtr> items;   ///< kList
   std::set<std::string> known;  ///< kMap: keys that a reader asked for
   Resolution resolution = Resolution::kPending;  ///< of a scalar's interpolations
+  /// kNull, because what it refers to cannot be resolved: that is a problem already.
+  bool unresolved = false;
 
   /// The value's place, or null.
   [[nodiscard]] NodePtr* place(const std::string& key);

@@ -31,11 +31,12 @@ std::string first_words(int argc, char** argv) {
   return argc > 1 ? std::string("trellis ") + argv[1] : "trellis";
 }
 
-/// Such an argument would forge lines of every message that repeats it; "": there is none.
+/// Such an argument would forge lines of every message that repeats it, or could not be written
+/// into a report; "": there is none.
 std::string argument_with_controls(const std::vector<std::string>& arguments) {
   for (const std::string& argument : arguments) {
     const auto controls = [](unsigned char c) { return c < 0x20 || c == 0x7F; };
-    if (std::ranges::any_of(argument, controls)) return argument;
+    if (std::ranges::any_of(argument, controls) || trellis::find_no_utf8(argument)) return argument;
   }
   return "";
 }
@@ -86,8 +87,9 @@ int run(int argc, char** argv) {
   int exit_code = 0;
   const std::vector<std::string> command_line(argv, argv + argc);
   if (const std::string bad = argument_with_controls(command_line); !bad.empty()) {
-    std::cerr << "error: command line: expected arguments without control characters, got '"
-              << trellis::terminal_line(bad) << "'\n";
+    std::cerr
+        << "error: command line: expected arguments in UTF-8 without control characters, got '"
+        << trellis::terminal_line(bad) << "'\n";
     return static_cast<int>(trellis::ExitCode::kConfig);
   }
   add_verbs(app, command_line, exit_code);

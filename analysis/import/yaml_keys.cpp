@@ -29,8 +29,7 @@ bool reads_back(const std::string& value) {
 
 /// Throws ConfigError for what a line of the result cannot hold.
 void check(const SourceKey& found) {
-  const std::string text = found.key + found.value;
-  if (terminal_line(text) == text && reads_back(found.value)) return;
+  if (!has_controls(found.key + found.value) && reads_back(found.value)) return;
   throw ConfigError(terminal_line(found.where + ":" + found.key) +
                     ": expected a value without control characters that can be written on one "
                     "line, got " +

@@ -155,6 +155,12 @@ std::vector<std::string> unsupported_lines(const RunConfig& config) {
   return lines;
 }
 
+/// "key (line 12)"
+std::string key_with_line(const trainer::KeyWithoutEffect& one) {
+  const int line = parse_problem(terminal_line(one.where) + ": ").line;
+  return line == 0 ? one.key : fmt::format("{} (line {})", one.key, line);
+}
+
 /// Keys that share a reason share a line.
 std::vector<std::string> without_effect_lines(const RunCheck& check) {
   std::vector<std::pair<std::string, std::string>> keys_of;  // why, keys
@@ -162,9 +168,9 @@ std::vector<std::string> without_effect_lines(const RunCheck& check) {
     const auto found =
         std::ranges::find(keys_of, one.why, &std::pair<std::string, std::string>::first);
     if (found == keys_of.end()) {
-      keys_of.emplace_back(one.why, one.key);
+      keys_of.emplace_back(one.why, key_with_line(one));
     } else {
-      found->second += ", " + one.key;
+      found->second += ", " + key_with_line(one);
     }
   }
   std::vector<std::string> lines;
@@ -263,7 +269,7 @@ json validate_json(const std::string& file, const RunCheck& check) {
   }
   report["without_effect"] = json::array();
   for (const trainer::KeyWithoutEffect& one : check.without_effect)
-    report["without_effect"].push_back({{"key", one.key}, {"why", one.why}});
+    report["without_effect"].push_back({{"key", one.key}, {"why", one.why}, {"where", one.where}});
   report["plan"] = plan_json(check.config);
   return report;
 }

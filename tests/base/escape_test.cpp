@@ -35,6 +35,22 @@ TEST(Escape, ALineOfATerminalHasNoControls) {
   EXPECT_EQ(terminal_line("plain äöü 漢字 🌱 ×"), "plain äöü 漢字 🌱 ×");
 }
 
+TEST(Escape, WhatIsShownIsBounded) {
+  const std::string fits(kMostShownBytes, 'x'), half = "ä" + std::string(kMostShownBytes - 3, 'x');
+  EXPECT_EQ(terminal_line(fits), fits);
+  EXPECT_EQ(terminal_line(fits + "y"), fits + "… (16385 bytes in all)");
+  EXPECT_EQ(terminal_line(half + "ää"), half + "… (16387 bytes in all)");  // no half of a character
+  EXPECT_EQ(terminal_lines("a\n" + fits + "y\nb"), "a\n" + fits + "… (16385 bytes in all)\nb");
+  EXPECT_EQ(terminal_text(fits + "y"), fits + "y");
+}
+
+TEST(Escape, WhatIsNoUtf8IsFound) {
+  EXPECT_EQ(find_no_utf8("gr\xf6sse"), 2U);
+  EXPECT_EQ(find_no_utf8("größe 🌱"), std::nullopt);
+  EXPECT_TRUE(has_controls("a\tb"));
+  EXPECT_FALSE(has_controls(std::string(kMostShownBytes + 1, 'x')));
+}
+
 TEST(Escape, ATextKeepsItsLines) {
   EXPECT_FALSE(has_control(terminal_text(kHostile), "\n\t"));
   EXPECT_EQ(terminal_text("a\n\tb\x1b"), "a\n\tb\\u001b");

@@ -147,6 +147,22 @@ TEST(YamlInterpolation, CyclesAreFound) {
           "r.yaml:1:a.b: cannot resolve '${a}': the reference leads back to itself at a.b"));
 }
 
+/// What depends on a reference that cannot be resolved is no second mistake.
+TEST(YamlInterpolation, OneMistakeIsSaidOnce) {
+  const auto document = parse(
+      "a: ${b}\nb: ${a}\nc: x${b}\nd: ${sum:b, 1}\ne: ${none}\nf: ${e.g}\nh: ${e}\ni: {j: "
+      "'${none}'}\n");
+  const YamlMap root = document.root();
+  for (const char* key : {"a", "b", "d", "f"}) (void)root.required<int>(key);
+  (void)root.required<std::string>("c");
+  (void)root.map("e").required<int>("x");
+  (void)root.map("h").map("y").required<int>("x");
+  EXPECT_THAT(document.problems().lines(),
+              ElementsAre(testing::StartsWith("r.yaml:2:b: cannot resolve '${a}'"),
+                          testing::StartsWith("r.yaml:5:e: cannot resolve '${none}'"),
+                          testing::StartsWith("r.yaml:8:i.j: cannot resolve '${none}'")));
+}
+
 TEST(YamlInterpolation, GrowthIsBounded) {
   std::string doubling = "k0: {x: 1, y: 2}\n";
   for (int i = 1; i < 40; ++i) {

@@ -179,6 +179,24 @@ TEST(Yaml, AnchorsAndAliases) {
       << "reading the copy must not make the original's keys known";
 }
 
+/// As PyYAML reads them, which OmegaConf builds on.
+TEST(Yaml, MergeKeys) {
+  const auto merged = [](const std::string& text) {
+    return YamlDocument::parse(text, "m.yaml").root().flow_text("r");
+  };
+  EXPECT_EQ(merged("r: {<<: {lr: 5, decay: 2}, name: a}"), "{lr: 5, decay: 2, name: a}");
+  EXPECT_EQ(merged("d: &d {x: 1, y: {z: 2}}\nr:\n  x: 3\n  <<: *d\n"), "{y: {z: 2}, x: 3}");
+  EXPECT_EQ(merged("d: &d {x: 1}\ne: &e {x: 2, y: 3}\nr: {<<: [*d, *e], z: 4}"),
+            "{x: 1, y: 3, z: 4}");
+  EXPECT_EQ(merged("r: {<<: {x: 1}, <<: {y: 2, x: 3}}"), "{x: 1, y: 2}");
+  EXPECT_EQ(merged("c: 7\nd: &d {x: \"${c}\", y: \"${.x}\"}\nr: {<<: *d, x: 1}"), "{y: 1, x: 1}");
+  EXPECT_EQ(merged("a: &a {x: 1}\nb: &b {<<: *a, y: 2}\nr: {<<: *b}"), "{x: 1, y: 2}");
+  EXPECT_EQ(merged("r: {'<<': {x: 1}}"), "{<<: {x: 1}}");  // in quotes it is a name
+  const auto document = YamlDocument::parse("d: &d\n  x: 1\nr:\n  <<: *d\n", "m.yaml");
+  EXPECT_EQ(document.root().map("r").where("x"), "m.yaml:2:r.x");
+  EXPECT_TRUE(document.problems().lines().empty());
+}
+
 std::string config_error(const std::string& text) {
   try {
     (void)YamlDocument::parse(text, "bad.yaml");
@@ -205,6 +223,11 @@ TEST(Yaml, WhatIsNoYamlIsRefusedWithItsPlace) {
             "bracket missing?)");
   EXPECT_EQ(config_error("a: &x [1, *x]\n"),
             "bad.yaml:1: an alias refers to a value that contains it");
+  EXPECT_EQ(config_error("a: {<<: 3}\n"),
+            "bad.yaml:1:a.<<: a merge key: expected a mapping or a list of mappings, such as "
+            "*anchor, got something else");
+  EXPECT_EQ(config_error("a: 1\nb: gr\xf6sse\n"),
+            "bad.yaml:2: expected a text in UTF-8, got the byte \\xf6: save it as UTF-8");
   EXPECT_EQ(config_error(""), "no error");
   EXPECT_EQ(config_error("# only a comment\n"), "no error");
 }

@@ -90,7 +90,7 @@ void check_paths(SectionReader& reader, const ExpManagerSection& section) {
   }
   for (const auto& [key, value] : {std::pair{"exp_dir", &section.exp_dir},
                                    std::pair{"explicit_log_dir", &section.explicit_log_dir}}) {
-    if (terminal_line(*value) != *value && reader.good({key}))
+    if (has_controls(*value) && reader.good({key}))
       reader.problem(key, "expected a path without control characters, got '" + *value + "'");
   }
 }
@@ -116,9 +116,7 @@ std::string why_no_folder_below(const std::string& name) {
   if (leaves)
     return "expected a folder below exp_manager.exp_dir, got '" + name +
            "', which leaves it; exp_dir and explicit_log_dir choose another place";
-  return terminal_line(name) == name
-             ? ""
-             : "expected a name without control characters, got '" + name + "'";
+  return has_controls(name) ? "expected a name without control characters, got '" + name + "'" : "";
 }
 
 namespace {

@@ -293,6 +293,7 @@ struct RunConfig {
 struct KeyWithoutEffect {
   std::string key;  ///< "exp_manager.save_xser"
   std::string why;
+  std::string where = {};  ///< "file:line:key"
   bool operator==(const KeyWithoutEffect&) const = default;
 };
 

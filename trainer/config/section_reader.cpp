@@ -107,7 +107,8 @@ std::optional<T> SectionReader::optional(const std::string& key) {
   note<T>(key, std::nullopt);
   const std::size_t before = state_->findings->problems.lines().size();
   std::optional<T> value = state_->map.optional<T>(key);
-  if (state_->findings->problems.lines().size() != before) state_->bad.insert(key);
+  if (state_->findings->problems.lines().size() != before || state_->map.is_unresolved(key))
+    state_->bad.insert(key);
   return value;
 }
 
@@ -116,7 +117,8 @@ T SectionReader::required(const std::string& key) {
   note_read(key, {type_text(T{}), "required"});
   const std::size_t before = state_->findings->problems.lines().size();
   T value = state_->map.required<T>(key);
-  if (state_->findings->problems.lines().size() != before) state_->bad.insert(key);
+  if (state_->findings->problems.lines().size() != before || state_->map.is_unresolved(key))
+    state_->bad.insert(key);
   return value;
 }
 
@@ -230,7 +232,7 @@ bool SectionReader::good(std::initializer_list<const char*> keys) const {
 
 void SectionReader::problem(const std::string& key, const std::string& text) {
   state_->bad.insert(key);
-  state_->map.problem(key, text);
+  if (!state_->map.is_unresolved(key)) state_->map.problem(key, text);
 }
 
 void SectionReader::warn(const std::string& key, const std::string& text) {
@@ -253,7 +255,7 @@ void SectionReader::finish() {
       check_neutral(entry.key, entry.group->neutral, entry.group->why);
     if (entry.group->use == KeyUse::kIgnored)
       state_->findings->without_effect.push_back(
-          {dotted(entry.key), std::string(entry.group->why)});
+          {dotted(entry.key), std::string(entry.group->why), state_->map.where(entry.key)});
     if (entry.group->use == KeyUse::kLater)
       note_later(entry.key, entry.group->neutral, entry.group->why);
   }
