@@ -7,8 +7,9 @@
 namespace trellis {
 namespace {
 
-/// Levenshtein distance, one row of the table at a time.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
+/// Levenshtein distance, one row of the table at a time. Above `most`: any number above it.
+std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t most) {
+  if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) > most) return most + 1;
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -19,6 +20,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
       diagonal = row[j + 1];
       row[j + 1] = std::min({substitution, row[j] + 1, row[j + 1] + 1});
     }
+    if (*std::ranges::min_element(row) > most) return most + 1;  // later rows are no smaller
   }
   return row[b.size()];
 }
@@ -30,7 +32,7 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
   std::string nearest;
   bool found = false;
   for (const std::string& candidate : candidates) {
-    const std::size_t distance = edit_distance(name, candidate);
+    const std::size_t distance = edit_distance(name, candidate, best);
     if (distance < best || (distance == best && !found)) {
       best = distance;
       nearest = candidate;

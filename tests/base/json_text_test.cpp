@@ -26,6 +26,19 @@ TEST(JsonText, DocumentsAndWhatIsNone) {
   EXPECT_THAT(json_error_of("[1e999]"), testing::StartsWith("run.json: this is no JSON: "));
 }
 
+/// As the parser without a callback builds them, in about the same time.
+TEST(JsonText, LongListsAndObjects) {
+  nlohmann::json document = {{"list", nlohmann::json::array()},
+                             {"object", nlohmann::json::object()}};
+  for (int i = 0; i < 200'000; ++i) {
+    document["list"].push_back({i, -i, i * 0.5, nullptr, true, "ä\n"});
+    document["object"][std::to_string(i)] = nlohmann::json::object({{"x", {1}}});
+  }
+  const std::string text = document.dump();
+  EXPECT_EQ(parse_json(text, "run.json", "a report"), document);
+  EXPECT_EQ(parse_json("{\"a\": 1, \"a\": [2]}", "x", "y"), nlohmann::json::parse("{\"a\": [2]}"));
+}
+
 TEST(JsonText, DeepNestingIsRefused) {
   for (const char* unit : {"[", "{\"a\":"}) {
     std::string text;

@@ -166,6 +166,9 @@ TEST(CheckpointName, IsLightnings) {
               HasSubstr("a brace is not closed"));
   EXPECT_THAT(error_of([&] { (void)checkpoint_name("../{step}", metrics, true); }),
               HasSubstr("expected the name of a folder"));
+  for (const char* wide : {"{step:1000000000}", "{val_loss:.300f}", "{x:0999d}"})
+    EXPECT_THAT(error_of([&] { (void)checkpoint_name(wide, metrics, true); }),
+                HasSubstr("wider than the 255 characters"));
   EXPECT_THAT(error_of([&] { (void)checkpoint_name("{val_loss:zz}", metrics, true); }),
               HasSubstr("the format zz of val_loss is none"));
 }

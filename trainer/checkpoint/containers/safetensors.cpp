@@ -1,7 +1,6 @@
 #include "trainer/checkpoint/containers/safetensors.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <set>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "base/json_builder.h"
 
 namespace trellis::checkpoint {
 namespace {
@@ -62,35 +62,12 @@ const char* type_of(DType dtype) {
   return nullptr;
 }
 
-/// Refuses a key that occurs twice, which a DOM would hide, and deep nesting.
-class UniqueKeys {
- public:
-  bool operator()(int depth, json::parse_event_t event, json& parsed) {
-    if (depth > 8) throw ConfigError("nested too deep");
-    const auto level = static_cast<std::size_t>(depth);
-    if (event == json::parse_event_t::object_start) {
-      keys_.resize(std::max(keys_.size(), level + 2));
-      keys_[level + 1].clear();
-    }
-    if (event == json::parse_event_t::key &&
-        !keys_[level].insert(parsed.get_ref<const std::string&>()).second)
-      throw ConfigError("key '" + terminal_line(parsed.get_ref<const std::string&>()) +
-                        "' occurs twice");
-    return true;
-  }
-
- private:
-  std::vector<std::set<std::string>> keys_;
-};
-
+/// A document hides a key that occurs twice.
 json parse_json(const std::string& text, const std::string& where) {
   try {
-    UniqueKeys keys;
-    json parsed = json::parse(text, std::ref(keys));
+    json parsed = JsonBuilder<json>::parse(text, {.deepest = 8, .unique_keys = true});
     if (!parsed.is_object()) throw ConfigError("expected a JSON object");
     return parsed;
-  } catch (const json::exception& error) {
-    throw ConfigError(where + ": " + terminal_line(error.what()));
   } catch (const ConfigError& error) {
     throw ConfigError(where + ": " + error.what());
   }

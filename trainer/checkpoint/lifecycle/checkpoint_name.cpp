@@ -1,8 +1,9 @@
 #include "trainer/checkpoint/lifecycle/checkpoint_name.h"
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <cmath>
+
+#include <fmt/format.h>
 
 #include "base/error.h"
 
@@ -16,6 +17,20 @@ constexpr const char* kKey = "exp_manager.checkpoint_callback_params.filename";
                     "; such as <name>--{step}-{val_loss:.4f}");
 }
 
+/// Linux has no longer name of a folder.
+constexpr std::size_t kMostName = 255;
+
+/// Whether a width or a precision of `format` is longer than a name can be, or than an int.
+bool is_too_wide(const std::string& format) {
+  std::size_t number = 0;
+  for (const char c : format) {
+    number =
+        c >= '0' && c <= '9' ? std::min<std::size_t>(number * 10 + (c - '0'), kMostName + 1) : 0;
+    if (number > kMostName) return true;
+  }
+  return false;
+}
+
 /// As Python prints a float.
 std::string float_text(double value) {
   std::string text = fmt::format("{}", value);
@@ -27,6 +42,9 @@ std::string number_text(const std::string& pattern, const std::string& name, dou
                         const std::string& format) {
   const bool whole = name == "step" || name == "epoch";
   if (format.empty()) return whole ? fmt::format("{}", std::llround(value)) : float_text(value);
+  if (is_too_wide(format))
+    refuse(pattern, fmt::format("the format {} of {} is wider than the {} characters of a name",
+                                format, name, kMostName));
   try {
     const std::string spec = "{:" + format + "}";
     if (format.ends_with('d')) return fmt::format(fmt::runtime(spec), std::llround(value));

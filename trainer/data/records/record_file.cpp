@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/input_file.h"
+#include "base/json_builder.h"
 #include "base/json_text.h"
 #include "base/mapped_file.h"
 
@@ -18,26 +19,15 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr int kMostNested = 200;  ///< what walks through a record does so by recursion
-
 /// Throws as parse_json does, and keeps the order of members.
 ordered_json parse_record(std::string_view text, const std::string& where) {
   try {
-    const auto limit = [](int depth, ordered_json::parse_event_t, ordered_json&) {
-      if (depth > kMostNested) throw ConfigError("it is nested too deep");
-      return true;
-    };
-    // The callback costs time, and what is that deep has as many brackets.
-    const auto brackets = std::ranges::count_if(text, [](char c) { return c == '[' || c == '{'; });
-    ordered_json document =
-        brackets > kMostNested ? ordered_json::parse(text, limit) : ordered_json::parse(text);
+    ordered_json document = JsonBuilder<ordered_json>::parse(text, {});
     if (document.is_object()) return document;
-    throw ConfigError(std::string("expected an object, got ") + document.type_name());
+    throw ConfigError(std::string("expected an object, got ") + document.type_name() +
+                      "; expected one object in each line");
   } catch (const ConfigError& error) {
     throw ConfigError(where + ": " + error.what());
-  } catch (const ordered_json::exception& error) {
-    throw ConfigError(where + ": this is no JSON: " + terminal_line(error.what()) +
-                      "; expected one object in each line");
   }
 }
 
