@@ -73,17 +73,45 @@ void add(const toml::table& table, const std::string& path, const std::string& n
 
 /// Throws ConfigError for what a line of the result cannot hold.
 void check(const SourceKey& key) {
-  const std::string text = key.key + key.value;
-  if (terminal_line(text) == text && key.key.find_first_of(" \t:#") == std::string::npos) return;
+  if (!has_controls(key.key + key.value) && key.key.find_first_of(" \t:#") == std::string::npos)
+    return;
   throw ConfigError(terminal_line(fmt::format(
       "{}: {}: expected a key of letters, digits, '_' and '-', and a value without control "
       "characters, got {}",
       key.where, key.key, key.value)));
 }
 
+/// The parser makes a table of each part of a dotted key, and tables end one inside another.
+constexpr int kMostParts = 200;
+
+/// Throws ConfigError for a key of more parts: dots between names, outside texts and comments.
+void refuse_long_keys(std::string_view text, const std::string& name) {
+  int parts = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c == '#') {
+      at = std::min(text.find('\n', at), text.size()) - 1;
+    } else if (c == '"' || c == '\'') {
+      const std::string quote(text.substr(at, 3) == std::string(3, c) ? 3 : 1, c);
+      at += quote.size();
+      while (at < text.size() && text.substr(at, quote.size()) != quote)
+        at += c == '"' && text[at] == '\\' ? 2 : 1;
+      at += quote.size() - 1;
+    } else if (c == '.') {
+      if (++parts < kMostParts) continue;
+      throw ConfigError(fmt::format("{}:{}: a key of more than {} parts: expected a shorter one",
+                                    name, 1 + std::ranges::count(text.substr(0, at), '\n'),
+                                    kMostParts));
+    } else if (std::string_view("\n=,[]{}").find(c) != std::string_view::npos) {
+      parts = 0;
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<SourceKey> toml_keys(const std::string& text, const std::string& name) {
+  refuse_long_keys(text, name);
   std::vector<Found> found;
   try {
     const toml::table table = toml::parse(text, name);

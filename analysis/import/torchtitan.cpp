@@ -115,10 +115,21 @@ ImportedConfig import_torchtitan(const std::string& file) {
 }
 
 ImportedConfig import_torchtitan_text(const std::string& text, const std::string& name) {
-  const std::vector<SourceKey> keys = toml_keys(text, name);
+  const std::vector<SourceKey> given = toml_keys(text, name);
+  std::vector<SourceKey> keys = given;  // by the names of 0.2.2
+  for (SourceKey& key : keys) {
+    if (const std::string_view since = torchtitan_new_name(key.key); !since.empty())
+      key.key = since;
+  }
   const TorchtitanValues values(keys);
   ImportedConfig imported{.from = "torchtitan", .keys = {}, .implied = defaults(values)};
-  for (const SourceKey& key : keys) imported.keys.push_back(import_key(key, values));
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    ImportedKey key = import_key(keys[i], values);
+    if (given[i].key != keys[i].key)
+      key.note += (key.note.empty() ? "" : "; ") + ("since called " + keys[i].key);
+    key.source = given[i];
+    imported.keys.push_back(std::move(key));
+  }
   return imported;
 }
 

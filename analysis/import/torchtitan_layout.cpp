@@ -99,6 +99,7 @@ std::string schedule_name(const Values& v) {
   std::ranges::transform(name, name.begin(), [](char c) {
     return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   });
+  std::erase(name, '_');  // "interleaved_1f1b" of 2024
   return name;
 }
 

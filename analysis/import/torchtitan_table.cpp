@@ -1,5 +1,8 @@
 #include "analysis/import/torchtitan_table.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "analysis/import/key_words.h"
 
 namespace trellis::analysis {
@@ -152,6 +155,67 @@ constexpr TorchtitanRow kRows[] = {
     {"debug.moe_force_load_balance", kIgnored, "", kNoExperts},
 };
 
+struct Renamed {
+  std::string_view before, since;
+};
+constexpr Renamed kRenamed[] = {
+    {"training.batch_size", "training.local_batch_size"},
+    {"training.warmup_steps", "lr_scheduler.warmup_steps"},
+    {"training.data_parallel_degree", "parallelism.data_parallel_shard_degree"},
+    {"training.data_parallel_shard_degree", "parallelism.data_parallel_shard_degree"},
+    {"training.data_parallel_replicate_degree", "parallelism.data_parallel_replicate_degree"},
+    {"training.fsdp_reshard_after_forward", "parallelism.fsdp_reshard_after_forward"},
+    {"training.tensor_parallel_degree", "parallelism.tensor_parallel_degree"},
+    {"training.disable_loss_parallel", "parallelism.disable_loss_parallel"},
+    {"training.compile", "compile.enable"},
+    {"training.seed", "debug.seed"},
+    {"training.deterministic", "debug.deterministic"},
+    {"experimental.context_parallel_degree", "parallelism.context_parallel_degree"},
+    {"experimental.context_parallel_rotate_method", "parallelism.context_parallel_rotate_method"},
+    {"experimental.pipeline_parallel_degree", "parallelism.pipeline_parallel_degree"},
+    {"experimental.pipeline_parallel_schedule", "parallelism.pipeline_parallel_schedule"},
+    {"experimental.pipeline_parallel_schedule_csv", "parallelism.pipeline_parallel_schedule_csv"},
+    {"experimental.enable_async_tensor_parallel", "parallelism.enable_async_tensor_parallel"},
+    {"checkpoint.enable_checkpoint", "checkpoint.enable"},
+    {"checkpoint.model_weights_only", "checkpoint.last_save_model_only"},
+    {"checkpoint.last_save_model_weights_only", "checkpoint.last_save_model_only"},
+    {"checkpoint.initial_load_model_weights_only", "checkpoint.initial_load_model_only"},
+    {"lr_scheduler.lr_min", "lr_scheduler.min_lr_factor"},
+    {"memory_estimation.enabled", "memory_estimation.enable"},
+    {"float8.enable_fsdp_float8_all_gather",
+     "quantize.linear.float8.enable_fsdp_float8_all_gather"},
+    {"float8.precompute_float8_dynamic_scale_for_fsdp",
+     "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp"},
+    {"float8.recipe_name", "quantize.linear.float8.recipe_name"},
+    {"float8.filter_fqns", "quantize.linear.float8.filter_fqns"},
+    {"float8.emulate", "quantize.linear.float8.emulate"},
+};
+
+constexpr TorchtitanRow kOldRows[] = {
+    {"job.use_for_integration_test", kIgnored, "", "it is about torchtitan's own tests"},
+    {"metrics.enable_color_printing metrics.rank_0_only", kIgnored, "",
+     "the run's folder has one file of events"},
+    {"model.norm_type", kNeutral, "rmsnorm|fused_rmsnorm", "the llama3 models have RMS norms"},
+    {"model.use_flex_attn", kNeutral, "false", "attention is causal over the whole sequence"},
+    {"model.attn_mask_type", kNeutral, "causal", "attention is causal over the whole sequence"},
+    {"optimizer.fused optimizer.foreach", kIgnored, "", kGpuKernels},
+    {"training.data_parallel_type", kNeutral, "fsdp", "write parallelism.data_parallel_*_degree"},
+    {"training.enable_loss_parallel", kNeutral, "true",
+     "logits stay sharded over the tensor-parallel ranks"},
+    {"training.enable_fp8_linear float8.enable_float8_linear", kNeutral, "false",
+     "training in fp8 or MX formats is not supported"},
+    {"float8.scaling_type_input float8.scaling_type_weight float8.scaling_type_grad_output",
+     kIgnored, "", kConverted},
+    {"experimental.pipeline_parallel_split_points", kNeutral, "null",
+     "model.pipeline_cuts names the last layer of each stage"},
+    {"experimental.pipeline_parallel_microbatches", kNeutral, "null",
+     "write parallelism.pipeline_parallel_microbatch_size, samples of one of them"},
+    {"experimental.enable_compiled_autograd", kIgnored, "", kGpuKernels},
+    {"experimental.custom_model_path", kNeutral, "null", kPython},
+    {"checkpoint.interval_type", kNeutral, "steps|step",
+     "checkpoints are saved after steps: write checkpoint.interval in steps"},
+};
+
 constexpr TorchtitanFlavor kFlavors[] = {
     {"debugmodel", 6, 256, 16, 16, 768, 2048},
     {"8B", 32, 4096, 32, 8, 14336, 128256},
@@ -164,11 +228,20 @@ constexpr TorchtitanFlavor kFlavors[] = {
 std::span<const TorchtitanRow> torchtitan_rows() { return kRows; }
 std::span<const TorchtitanFlavor> torchtitan_flavors() { return kFlavors; }
 
+std::span<const TorchtitanRow> torchtitan_old_rows() { return kOldRows; }
+
+std::string_view torchtitan_new_name(std::string_view key) {
+  const auto found = std::ranges::find(kRenamed, key, &Renamed::before);
+  return found == std::end(kRenamed) ? std::string_view() : found->since;
+}
+
 const TorchtitanRow* torchtitan_row(std::string_view key) {
-  for (const TorchtitanRow& row : kRows) {
-    bool found = false;
-    for_each_word(row.keys, [&](std::string_view word) { found |= key == word; });
-    if (found) return &row;
+  for (const auto& rows : {torchtitan_rows(), torchtitan_old_rows()}) {
+    for (const TorchtitanRow& row : rows) {
+      bool found = false;
+      for_each_word(row.keys, [&](std::string_view word) { found |= key == word; });
+      if (found) return &row;
+    }
   }
   return nullptr;
 }

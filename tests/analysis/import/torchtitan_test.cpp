@@ -204,6 +204,72 @@ TEST(TorchtitanImport, EveryKnownKeyIsClassified) {
   }
 }
 
+/// As train_configs/llama3_8b.toml was in 2024, and as it is called since.
+TEST(TorchtitanImport, FilesOf2024) {
+  const std::string old = R"([job]
+use_for_integration_test = true
+[model]
+name = "llama3"
+flavor = "8B"
+norm_type = "rmsnorm"
+[optimizer]
+name = "AdamW"
+lr = 3e-4
+fused = true
+[training]
+batch_size = 2
+seq_len = 4096
+warmup_steps = 20
+steps = 100
+data_parallel_shard_degree = 2
+tensor_parallel_degree = 4
+compile = true
+[experimental]
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "1f1b"
+[checkpoint]
+enable_checkpoint = true
+interval_type = "steps"
+interval = 50
+model_weights_only = false
+[float8]
+enable_float8_linear = false
+)";
+  const std::string now = R"([model]
+name = "llama3"
+flavor = "8B"
+[optimizer]
+name = "AdamW"
+lr = 3e-4
+[training]
+local_batch_size = 2
+seq_len = 4096
+steps = 100
+[lr_scheduler]
+warmup_steps = 20
+[parallelism]
+data_parallel_shard_degree = 2
+tensor_parallel_degree = 4
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "1F1B"
+[compile]
+enable = true
+[checkpoint]
+enable = true
+interval = 50
+)";
+  EXPECT_EQ(settings(old), settings(now));
+  const ImportedConfig imported = import_torchtitan_text(old, "t.toml");
+  EXPECT_EQ(count(imported, ImportStatus::kUnclassified), 0U);
+  EXPECT_THAT(key(old, "training.batch_size").note,
+              HasSubstr("since called training.local_batch_size"));
+  for (const TorchtitanRow& row : torchtitan_old_rows()) {
+    std::istringstream words{std::string(row.keys)};
+    for (std::string name; words >> name;)
+      EXPECT_NE(key(name + " = 1", name).status, ImportStatus::kUnclassified) << name;
+  }
+}
+
 TEST(TorchtitanImport, RandomKeysAreNeverDropped) {
   std::mt19937 random(3);
   for (int round = 0; round < 50; ++round) {
@@ -224,6 +290,14 @@ TEST(TorchtitanImport, MistakesAreNamedWithTheirLine) {
   EXPECT_THAT(problem("[training]\nsteps = = 3\n"), HasSubstr("t.toml:2: expected TOML"));
   EXPECT_THAT(problem("[training]\nsteps = 1\nsteps = 2\n"), HasSubstr("t.toml:3: expected TOML"));
   EXPECT_THAT(problem("[=\n"), HasSubstr("t.toml:1: expected TOML"));
+  std::string parts = "a";
+  for (int i = 0; i < 50'000; ++i) parts += ".a";
+  for (const std::string& text : {parts + " = 1", "[" + parts + "]", "[[" + parts + "]]",
+                                  "x = {" + parts + " = 1}", "x = 1\n'a' . \"b\" ." + parts})
+    EXPECT_THAT(problem("[training]\n" + text), HasSubstr("a key of more than 200 parts"));
+  const std::string dots(300, '.');
+  EXPECT_EQ(problem("[job]\n# " + dots + "\ndescription = \"" + dots + "\\\"" + dots + "\"\n"), "");
+  EXPECT_EQ(problem("[job]\ndescription = \"\"\"" + dots + "\n\"" + dots + "\"\"\"\n"), "");
   EXPECT_THAT(problem("[a]\n\"b c\" = 1\n"), HasSubstr("t.toml:2: a.b c"));
   EXPECT_THAT(problem("[a]\n\"b\\u0007\" = 1\n"), HasSubstr("t.toml:2"));
 }
