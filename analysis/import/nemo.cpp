@@ -167,6 +167,79 @@ ImportedKey files_per_rank(const SourceKey& source, const Values& values) {
   return mapped(source, {{source.key, source.value}});
 }
 
+constexpr const char* kPeft = "model_alignment_strategy.peft.";
+
+bool has_lora(const Values& values) {
+  const auto scheme = values.find("model.peft.peft_scheme");
+  return scheme != values.end() && scheme->second == "lora";
+}
+
+ImportedKey peft_scheme(const SourceKey& source, const Values&) {
+  if (trainer::is_neutral(source.value, "null|none")) return at_default(source, "no adapters");
+  if (source.value != "lora")
+    return unsupported(source, "expected lora or null: adapters of other kinds are not supported");
+  return mapped(source, {{"model_alignment_strategy.sft", "{}"}},
+                "records of fine-tuning; the adapters' keys are model.peft.lora_tuning's");
+}
+
+ImportedKey lora_number(const SourceKey& source, const Values& values) {
+  if (!has_lora(values))
+    return at_default(source, "without peft_scheme lora there are no adapters");
+  const std::string name = source.key.substr(source.key.rfind('.') + 1);
+  const std::string target = name == "adapter_dim" ? "lora_rank"
+                             : name == "alpha"     ? "lora_alpha"
+                                                   : "lora_dropout";
+  return mapped(source, {{kPeft + target, source.value}});
+}
+
+/// NeMo's names of layers, and of groups of them.
+ImportedKey lora_targets(const SourceKey& source, const Values& values) {
+  if (!has_lora(values))
+    return at_default(source, "without peft_scheme lora there are no adapters");
+  const std::map<std::string, std::string, std::less<>> names = {
+      {"attention_qkv", "qkv_proj"},
+      {"attention_dense", "o_proj"},
+      {"mlp_fc1", "gate_up_proj"},
+      {"mlp_fc2", "down_proj"},
+      {"attention", "qkv_proj, o_proj"},
+      {"mlp", "gate_up_proj, down_proj"},
+      {"all", "qkv_proj, o_proj, gate_up_proj, down_proj"}};
+  std::string list = source.value, text;
+  if (list.starts_with('[') && list.ends_with(']')) list = list.substr(1, list.size() - 2);
+  std::ranges::replace(list, ',', ' ');
+  bool known = true;
+  for_each_word(list, [&](std::string_view word) {
+    const auto found = names.find(bare(std::string(word)));
+    known = known && found != names.end();
+    if (known) text += (text.empty() ? "" : ", ") + found->second;
+  });
+  if (!known || text.empty())
+    return unsupported(source,
+                       "expected attention_qkv, attention_dense, mlp_fc1, mlp_fc2, attention, mlp "
+                       "or all: write model_alignment_strategy.peft.target_modules");
+  return mapped(source, {{std::string(kPeft) + "target_modules", "[" + text + "]"}});
+}
+
+/// Stock files name it whether there is a data_prefix or not.
+ImportedKey splits(const SourceKey& source, const Values& values) {
+  const auto prefix = values.find("model.data.data_prefix");
+  const bool splits_it =
+      prefix != values.end() && !trainer::is_neutral(prefix->second, "null|[]|?\?\?|\"?\?\?\"");
+  if (!splits_it) return at_default(source, "it splits one data_prefix, which is not set");
+  return mapped(source, {{"data.splits_string", source.value}});
+}
+
+/// One file or folder of records.
+ImportedKey records(const SourceKey& source, const Values&) {
+  const bool trains = source.key.find(".train_ds.") != std::string::npos;
+  std::string value = source.value;
+  if (value.starts_with('[') && value.ends_with(']')) value = value.substr(1, value.size() - 2);
+  if (trainer::is_neutral(value, "null|")) return at_default(source, "no data set");
+  if (value.find_first_of(",{[") != std::string::npos)
+    return unsupported(source, "expected one file or folder: put the files into one folder");
+  return mapped(source, {{trains ? "data.train_dir" : "data.val_dir", value}});
+}
+
 using Rule = ImportedKey (*)(const SourceKey&, const Values&);
 const std::map<std::string, Rule, std::less<>>& rules() {
   static const std::map<std::string, Rule, std::less<>> all = {
@@ -182,6 +255,14 @@ const std::map<std::string, Rule, std::less<>>& rules() {
       {"model.moe_aux_loss_coeff", auxiliary_loss},
       {"model.dist_ckpt_format", checkpoint_format},
       {"model.dist_ckpt_torch_dist_multiproc", files_per_rank},
+      {"model.data.splits_string", splits},
+      {"model.peft.peft_scheme", peft_scheme},
+      {"model.peft.lora_tuning.adapter_dim", lora_number},
+      {"model.peft.lora_tuning.alpha", lora_number},
+      {"model.peft.lora_tuning.adapter_dropout", lora_number},
+      {"model.peft.lora_tuning.target_modules", lora_targets},
+      {"model.data.train_ds.file_names", records},
+      {"model.data.validation_ds.file_names", records},
   };
   return all;
 }
@@ -216,6 +297,9 @@ ImportedConfig import_nemo(const std::string& file, const std::vector<std::strin
   for (const SourceKey& key : all.keys) values[key.key] = bare(key.value);
   ImportedConfig imported{
       .from = "nemo", .keys = all.defaults, .implied = {{"model_source", "megatron"}}};
+  // NeMo's default, which its stock files leave out or have.
+  if (values.contains("model.data.data_prefix"))
+    imported.implied.push_back({"data.dataloader_type", "single"});
   for (const SourceKey& key : all.keys) imported.keys.push_back(import_key(key, values));
   return imported;
 }

@@ -308,6 +308,52 @@ class Nemo(ImportCase):
             files = settings.get("model.dist_ckpt_torch_dist_multiproc")
             self.assertEqual(files, "4" if expected else None, (kind, experts))
 
+    def test_stock_files_split_what_they_name(self):
+        for prefix, splits, kind in (
+            ("[a]", '"900,50,50"', "single"),
+            ('"???"', None, "single"),
+            (None, None, None),
+        ):
+            rows = {"model.data.splits_string": '"900,50,50"'}
+            if prefix:
+                rows["model.data.data_prefix"] = prefix
+            document, _ = self.imported(self.write(nested(rows)), "--from", "nemo")
+            settings = document["settings"]
+            self.assertEqual(settings.get("data.splits_string"), splits, prefix)
+            self.assertEqual(settings.get("data.dataloader_type"), kind, prefix)
+
+    def test_adapters_of_fine_tuning(self):
+        rows = {
+            "model.peft.peft_scheme": '"lora"',
+            "model.peft.lora_tuning.adapter_dim": "16",
+            "model.peft.lora_tuning.alpha": "${model.peft.lora_tuning.adapter_dim}",
+            "model.peft.lora_tuning.adapter_dropout": "0.1",
+            "model.peft.lora_tuning.target_modules": "['attention_qkv', mlp_fc2]",
+            "model.peft.lora_tuning.variant": '"nemo"',
+            "model.peft.lora_tuning.column_init_method": "xavier",
+            "model.peft.ia3_tuning.layer_selection": "null",
+            "model.data.train_ds.file_names": "[train.jsonl]",
+            "model.data.train_ds.prompt_template": '"{input} {output}"',
+        }
+        document, _ = self.imported(self.write(nested(rows)), "--from", "nemo")
+        self.assertEqual(document["counts"]["unclassified"], 0, document)
+        peft = "model_alignment_strategy.peft."
+        for key, value in (
+            ("lora_rank", "16"),
+            ("lora_alpha", "16"),
+            ("lora_dropout", "0.1"),
+            ("target_modules", "[qkv_proj, down_proj]"),
+        ):
+            self.assertEqual(document["settings"][peft + key], value)
+        self.assertEqual(document["settings"]["data.train_dir"], "train.jsonl")
+        statuses = {key["key"]: key["status"] for key in document["keys"]}
+        self.assertEqual(statuses["model.data.train_ds.prompt_template"], "unsupported")
+        rows["model.peft.peft_scheme"] = '"ptuning"'
+        document, _ = self.imported(self.write(nested(rows)), "--from", "nemo")
+        statuses = {key["key"]: key["status"] for key in document["keys"]}
+        self.assertEqual(statuses["model.peft.peft_scheme"], "unsupported")
+        self.assertEqual(statuses["model.peft.lora_tuning.alpha"], "default")
+
     def test_an_empty_precision_is_no_mode(self):
         document, _ = self.imported(
             self.write(nested({"trainer.precision": '""'})), "--from", "nemo"
