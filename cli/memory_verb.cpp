@@ -162,7 +162,6 @@ class ChangeSearch {
   }
 
   void run(const std::vector<analysis::MemoryChange>& changes) {
-    constexpr double kSure = 1.25;  // stages of another number are cut elsewhere
     std::vector<const analysis::MemoryChange*> runs;
     std::vector<std::vector<std::string>> children;
     for (const analysis::MemoryChange& change : changes) {
@@ -171,10 +170,10 @@ class ChangeSearch {
       if (const std::string why = analysis::why_illegal(change.run); !why.empty()) {
         row.update({{"status", "illegal"}, {"reason", why}});
         keep(change, std::move(row));
-      } else if (change.lower_bound > kSure * static_cast<double>(change.capacity)) {
+      } else if (change.lower_bound > static_cast<double>(change.capacity)) {
         row.update(
             {{"status", "too_large"},
-             {"reason", "its weights alone take about " +
+             {"reason", "weights, gradients and optimizer states take at least " +
                             analysis::human_bytes(static_cast<std::int64_t>(change.lower_bound))}});
         keep(change, std::move(row));
       } else {

@@ -159,16 +159,18 @@ class Changes {
 
   void bound(const Choice& choice, int dp, MemoryChange& change) const {
     const double shards = choice.tp_factor * choice.pp_factor;
-    double states = sizes_.optimizer_state / shards;
-    const bool zero1 = config_.distributed_strategy.zero1;
-    if (zero1) {
-      states *= static_cast<double>(config_.dp()) / dp;
-    } else if (choice.zero1) {
-      states /= dp;
-    }
-    // ZeRO-1 may shard gradients too, and masters of the weights come with it: only the weights are
-    // certain.
-    change.lower_bound = sizes_.parameter / shards;
+    const trainer::DistributedStrategySection& strategy = config_.distributed_strategy;
+    const double more = static_cast<double>(dp) / config_.dp();
+    const double over = strategy.zero1 ? more : choice.zero1 ? dp : 1;  // of the states
+    const double states = sizes_.optimizer_state / shards / over;
+    // ZeRO-1 may shard gradients too. Stages of another number are cut elsewhere: the largest may
+    // be less than its share of what it was.
+    constexpr double kUneven = 1.25;
+    change.lower_bound = (sizes_.parameter / shards / (strategy.fsdp ? more : 1) +
+                          sizes_.gradient / shards / over + states) /
+                         (choice.pp_factor > 1 ? kUneven : 1);
+    if (!choice.instance.empty() && shards == 1)
+      change.lower_bound += sizes_.other;  // the same run
     const double recomputed = choice.recompute == Recompute::kFull        ? 0.1
                               : choice.recompute == Recompute::kSelective ? 0.4
                                                                           : 1;
@@ -240,7 +242,8 @@ std::vector<MemoryChange> single_changes(const MemoryRun& run, const json& plan)
   all.push_back(changes.make({.pp_factor = 2}));
   all.push_back(changes.make({.node_factor = 2}));
   for (const std::string& instance : sim::instance_names()) {
-    if (instance != run.instance) all.push_back(changes.make({.instance = instance}));
+    MemoryChange change = changes.make({.instance = instance});
+    if (change.capacity > changes.machine().capacity) all.push_back(std::move(change));
   }
   sort_by_cost(all);
   return all;

@@ -32,8 +32,8 @@ struct MemoryChange {
 };
 
 /// One setting changed: ZeRO-1, sequence parallelism, recomputation, half the micro-batch, TP × 2,
-/// PP × 2, twice the nodes, each other instance. Cheapest first. `plan`: the run's
-/// trellis.memory_plan/1. Throws ConfigError when the configuration is no legal one.
+/// PP × 2, twice the nodes, each instance whose cores have more memory. Cheapest first. `plan`: the
+/// run's trellis.memory_plan/1. Throws ConfigError when the configuration is no legal one.
 [[nodiscard]] std::vector<MemoryChange> single_changes(const MemoryRun& run,
                                                        const nlohmann::json& plan);
 /// Several settings changed: the variants of each layout (factors of TP, PP and ranks) that may fit

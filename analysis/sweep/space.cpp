@@ -17,6 +17,7 @@
 #include "base/activity.h"
 #include "base/content_hash.h"
 #include "base/error.h"
+#include "base/problem.h"
 #include "base/yaml.h"
 #include "analysis/sweep/bounds.h"
 #include "sim/config/system_config.h"
@@ -208,6 +209,23 @@ void flatten(const YamlMap& map, const std::string& path, nlohmann::json& facts)
   }
 }
 
+/// Throws ConfigError for mistakes that every candidate has: no layout is legal with them.
+void refuse_shared_problems(const SweepSpace& space) {
+  const SweepRequest& request = space.request;
+  std::vector<std::string> shared =
+      trainer::check_run_config(request.config, request.overrides).problems;
+  if (shared.empty()) return;
+  const trainer::RunConfigFile file(request.config);
+  for (const Candidate& candidate : space.candidates) {
+    const std::vector<std::string> problems = file.check(space.overrides(candidate)).problems;
+    std::erase_if(shared, [&](const std::string& each) {
+      return std::ranges::find(problems, each) == problems.end();
+    });
+    if (shared.empty()) return;
+  }
+  throw ConfigError(fmt::format("{}", fmt::join(shown_problems(shared), "\n")));
+}
+
 }  // namespace
 
 std::vector<std::string> SweepSpace::overrides(const Candidate& candidate) const {
@@ -249,6 +267,7 @@ SweepSpace open_space(const SweepRequest& request) {
                     result.space.nodes == std::vector<int>{1} ? "" : "s",
                     result.space.global_batch_size, result.space.num_layers));
   }
+  refuse_shared_problems(result);
   return result;
 }
 
