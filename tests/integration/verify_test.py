@@ -388,6 +388,20 @@ class Experts(unittest.TestCase):
         for layout in ("TP2 DP4 EP2 SP ZeRO1", "PP2 DP4 EP4", "DP8 EP8 ZeRO1"):
             self.assertIn(layout, chosen)
 
+    def test_shuffled_tokens_come_back(self):
+        """One rank has no one to shuffle with; nothing is dropped, so the numbers are the same."""
+        result = verify(
+            MIXTRAL,
+            "distributed_strategy.token_shuffle_group_size=2",
+            "model.moe.dropless=true",
+            "model.moe.capacity_factor=0.0",
+            *("--ranks", 2, "--layouts", "DP2,TP2", "--steps", 1),
+            *("precision=null", "precision.type=fp64", "--json"),
+        )
+        self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-3000:])
+        run = [one for one in json.loads(result.stdout)["layouts"] if "illegal" not in one]
+        self.assertTrue({"DP2", "TP2"} <= {one["layout"] for one in run}, run)
+
     def test_adapters_on_their_attention_and_shared_experts(self):
         strategy = "{sft: {}, peft: {lora_rank: 2, lora_dropout: 0.1, target_modules: %s}}"
         targets = "[qkv_proj, o_proj, shared_experts.gate_up_proj, shared_experts.down_proj]"

@@ -77,6 +77,9 @@ class JsonReader {
   void problem(const char* name, const std::string& what) {
     reader_.problem(key_, fmt::format("{}: {}: {}", file_, name, what));
   }
+  void warn(const char* name, const std::string& what) {
+    reader_.warn(key_, fmt::format("{}: {}: {}", file_, name, what));
+  }
   /// A property that every model of the hub has alike; an absent key has this value.
   void only(const char* name, const json& value) {
     const json* found = find(name);
@@ -150,6 +153,11 @@ void read_mixtral(JsonReader& fields, HfModelConfig& config) {
   moe.num_experts = experts.value_or(8);
   moe.top_k = top_k.value_or(moe.top_k);
   moe.normalize_top_k_affinities = moe.top_k > 1;
+  if (moe.top_k == 1)
+    fields.warn(
+        "num_experts_per_tok",
+        "1: affinities are not normalised here, where transformers computes with 1, without "
+        "a gradient for the router (NxD refuses that with ValueError)");
   moe.output_router_logits = fields.boolean("output_router_logits");
   moe.router_aux_loss_coef = coefficient.value_or(moe.router_aux_loss_coef);
   config.moe = moe;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -23,13 +24,17 @@ struct SchedSection {
   bool operator==(const SchedSection&) const = default;
 };
 
+/// No number that a file can hold.
+inline constexpr double kOptimizersOwn = -std::numeric_limits<double>::infinity();
+
 /// `model.optim`.
 struct OptimSection {
   std::string name = "adamw";
   double lr = 1e-3;
   double weight_decay = 0;
-  double beta1 = 0.9, beta2 = 0.999;
-  double eps = 1e-8;
+  /// kOptimizersOwn: the default of the optimizer `name` (trainer/config/optimizer_table.h).
+  double beta1 = kOptimizersOwn, beta2 = kOptimizersOwn;
+  double eps = kOptimizersOwn;
   /// Arguments of one optimizer only, by their NeMo names: momentum, dampening, nesterov, amsgrad,
   /// rho, alpha, centered, etas_0, etas_1, step_sizes_0, step_sizes_1, grad_averaging, luc,
   /// clip_threshold, decay_rate, … (booleans as 0 and 1). Those present were written.

@@ -46,6 +46,10 @@ void check_sinkhorn(SectionReader& reader, MoeSection& s) {
                                       s.top_k));
 }
 
+constexpr const char* kNotNormalized =
+    "1: affinities are not normalised, as the one of a token would be 1 without a gradient for the "
+    "router (NxD refuses that with ValueError); normalize_top_k_affinities: false says so";
+
 void read_affinities(SectionReader& reader, MoeSection& s) {
   s.normalize_top_k_affinities = reader.get<bool>("normalize_top_k_affinities", s.top_k > 1);
   if (s.normalize_top_k_affinities && s.top_k == 1 && reader.good({"top_k"})) {
@@ -53,6 +57,8 @@ void read_affinities(SectionReader& reader, MoeSection& s) {
                    "true makes the one affinity of a token 1, without a gradient for the router: "
                    "expected false with top_k 1");
   }
+  if (s.top_k == 1 && !reader.has("normalize_top_k_affinities"))
+    reader.warn("top_k", kNotNormalized);
 }
 
 /// Of groups of experts, of which a token chooses some before it chooses experts.

@@ -242,7 +242,8 @@ OptimSection read_optim(SectionReader& reader, std::int64_t max_steps) {
   return section;
 }
 
-void write_optim(YamlWriter& out, const OptimSection& section) {
+void write_optim(YamlWriter& out, const OptimSection& given) {
+  const OptimSection section = with_own_defaults(given);
   const OptimizerInfo& info = *find_optimizer(section.name);
   out.open("optim");
   out.text("name", section.name);

@@ -1,6 +1,7 @@
 #include "trainer/config/optimizer_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -136,12 +137,16 @@ const OptimizerInfo* find_optimizer(const std::string& name) {
 }
 
 OptimSection default_optim_section(const std::string& name) {
-  const OptimizerInfo& info = *find_optimizer(name);
   OptimSection section;
   section.name = name;
-  section.beta1 = info.beta1;
-  section.beta2 = info.beta2;
-  section.eps = info.eps;
+  return with_own_defaults(std::move(section));
+}
+
+OptimSection with_own_defaults(OptimSection section) {
+  const OptimizerInfo& info = *find_optimizer(section.name);
+  if (section.beta1 == kOptimizersOwn) section.beta1 = info.beta1;
+  if (section.beta2 == kOptimizersOwn) section.beta2 = info.beta2;
+  if (section.eps == kOptimizersOwn) section.eps = info.eps;
   return section;
 }
 
@@ -153,15 +158,16 @@ std::map<std::string, double> optimizer_arguments(const OptimSection& optim) {
   return all;
 }
 
-std::vector<SectionProblem> check_optimizer(const OptimSection& optim) {
-  const OptimizerInfo* info = find_optimizer(optim.name);
+std::vector<SectionProblem> check_optimizer(const OptimSection& given) {
+  const OptimizerInfo* info = find_optimizer(given.name);
   if (info == nullptr) {
     std::string names;
     for (const OptimizerInfo& known : optimizer_table())
       names += (names.empty() ? "" : ", ") + known.name;
     return {
-        {"name", fmt::format("unknown optimizer `{}`; expected one of: {}", optim.name, names)}};
+        {"name", fmt::format("unknown optimizer `{}`; expected one of: {}", given.name, names)}};
   }
+  const OptimSection optim = with_own_defaults(given);
   SectionProblems problems;
   check_not_negative(problems, "lr", optim.lr);
   check_not_negative(problems, "weight_decay", optim.weight_decay);

@@ -31,11 +31,12 @@ at::Tensor row_weights_of(const Parameter& parameter, int tensor_parallel_size) 
   return at::cat(weights);
 }
 
-std::shared_ptr<const UpdateRule> make_update_rule(const OptimSection& optim) {
+std::shared_ptr<const UpdateRule> make_update_rule(const OptimSection& given) {
   Problems problems;
-  for (const SectionProblem& problem : check_optimizer(optim))
+  for (const SectionProblem& problem : check_optimizer(given))
     problems.add("model.optim." + problem.key, problem.text);
   problems.throw_if_any();
+  const OptimSection optim = with_own_defaults(given);
   if (auto rule = make_elementwise_rule(optim)) return rule;
   return make_layerwise_rule(optim);
 }

@@ -76,6 +76,8 @@ class Verification {
   [[nodiscard]] RunConfig load(const Layout& layout, const std::string& precision) const {
     std::vector<std::string> overrides = request_.overrides;
     for (std::string& one : overrides_of(layout)) overrides.push_back(std::move(one));
+    if (layout.dp == 1)  // nothing to shuffle with, and the same numbers
+      overrides.emplace_back("distributed_strategy.token_shuffle_group_size=1");
     if (result_.vocab_size > 0)
       overrides.push_back("model.vocab_size=" + std::to_string(result_.vocab_size));
     if (!precision.empty()) {

@@ -114,6 +114,24 @@ INSTANTIATE_TEST_SUITE_P(All, LayoutsOfRules,
                                   (test.param.zero1 ? "_ZeRO1" : "");
                          });
 
+/// Not AdamW's.
+TEST(OptimizerSection, ANameAloneHasItsOwnDefaults) {
+  for (const OptimizerInfo& info : optimizer_table()) {
+    const auto trained = [](const OptimSection& section) {
+      SmallModel model({{"matrix", {6, 4}}}, ParallelState());
+      OptimizerOptions options;
+      options.rule = make_update_rule(section);
+      NeuronZero1Optimizer optimizer(model.parameters, ParallelState(), options);
+      for (int step = 1; step <= 3; ++step) train_step(model, optimizer, step, 1e-2);
+      return model.parameters[0].tensor.detach().clone();
+    };
+    OptimSection named;
+    named.name = info.name;
+    EXPECT_TRUE(at::equal(trained(named), trained(default_optim_section(info.name)))) << info.name;
+    EXPECT_EQ(with_own_defaults(named).eps, info.eps) << info.name;
+  }
+}
+
 TEST(OptimizerSection, EveryBrokenRuleIsNamed) {
   struct Broken {
     const char* optimizer;
