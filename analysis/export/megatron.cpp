@@ -7,6 +7,7 @@
 #include "analysis/export/megatron_words.h"
 #include "analysis/import/key_words.h"
 #include "analysis/import/megatron_table.h"
+#include "analysis/import/shell_words.h"
 #include "analysis/import/sources.h"
 #include "base/escape.h"
 
@@ -123,8 +124,9 @@ ExportedConfig export_megatron(const std::string& file, const std::vector<std::s
                                         "exp_manager.checkpoint_callback_params.dirpath",
                                         "exp_manager.explicit_log_dir"};
   if (settings.is("model.model_type", "qwen3")) form.emplace_back("model.model_type");
+  ShellReader reader;
   exported.left_out =
-      left_out(settings, import_megatron_text(exported.text, "result"),
+      left_out(settings, import_megatron_text(exported.text, "result", reader),
                {.program = "Megatron-LM", .has = has_argument, .why = why, .form = form});
   add_uneven_stages(settings, exported.left_out);
   return exported;

@@ -1,6 +1,12 @@
+#include <array>
+#include <optional>
+#include <string_view>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "analysis/import/megatron_rules.h"
+#include "analysis/import/megatron_yaml.h"
 #include "analysis/import/source_text.h"
 #include "analysis/import/sources.h"
 #include "base/nearest.h"
@@ -10,10 +16,15 @@ namespace trellis::analysis {
 namespace {
 
 std::string why_undetermined(const std::string& what) {
-  constexpr std::string_view kCondition = "the condition in ";
-  if (what.starts_with(kCondition))
-    return "it depends on a condition of the shell (" + what.substr(kCondition.size()) +
-           "), which is not executed: write it without the condition";
+  using Flow = std::pair<std::string_view, std::string_view>;
+  constexpr std::array<Flow, 3> kFlows = {
+      {{"the condition in ", "condition"}, {"the loop in ", "loop"}, {"a return of ", "return"}}};
+  for (const auto& [beginning, name] : kFlows) {
+    if (what.starts_with(beginning))
+      return fmt::format(
+          "it depends on a {0} of the shell ({1}), which is not executed: write it without the {0}",
+          name, what.substr(beginning.size()));
+  }
   return "its value comes from a substitution of the shell (" + what +
          "), which is not executed: write the value";
 }
@@ -59,7 +70,11 @@ ImportedKey import_argument(const MegatronArgument& argument, const MegatronArgu
     return refused(argument, argument.row->values == MegatronRow::Values::kNone
                                  ? "it is a flag: expected no value"
                                  : "expected one value");
-  return by_row(argument, all);
+  ImportedKey key = by_row(argument, all);
+  if (!argument.assumed.empty() && !without_effect)
+    key.note += fmt::format("{}the default of ${{{}}}: the script does not set this variable",
+                            key.note.empty() ? "" : "; ", argument.assumed);
+  return key;
 }
 
 /// What a model is like decides what it is called.
@@ -143,14 +158,19 @@ std::vector<Setting> megatron_defaults(const MegatronArguments& all) {
 }
 
 ImportedConfig import_megatron(const std::string& file) {
-  return import_megatron_text(read_source_text(file), file);
+  ShellReader reader;
+  return import_megatron_text(read_source_text(file), file, reader);
 }
 
-ImportedConfig import_megatron_text(const std::string& text, const std::string& name) {
-  const MegatronArguments all = megatron_arguments(read_shell_commands(text, name), name);
+ImportedConfig import_megatron_text(const std::string& text, const std::string& name,
+                                    ShellReader& reader) {
+  const std::optional<MegatronYaml> yaml = read_megatron_yaml(text, name);
+  const MegatronArguments all =
+      megatron_arguments(yaml ? yaml->script : reader.read(text, name), name);
   ImportedConfig imported{.from = "megatron", .keys = {}, .implied = megatron_defaults(all)};
   for (const MegatronArgument& argument : all.all())
     imported.keys.push_back(import_argument(argument, all));
+  if (yaml) imported.keys.insert(imported.keys.end(), yaml->others.begin(), yaml->others.end());
   return imported;
 }
 

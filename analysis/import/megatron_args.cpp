@@ -15,8 +15,6 @@
 namespace trellis::analysis {
 namespace {
 
-constexpr std::string_view kBlanks = " \t\n";
-
 using Rows = std::map<std::string, const MegatronRow*, std::less<>>;
 
 void add_rows(Rows& rows, std::span<const MegatronRow> table) {
@@ -55,29 +53,6 @@ bool is_script(const ShellWord& word) {
   return name.find("train") != std::string::npos || name.find("finetune") != std::string::npos;
 }
 
-/// A whole command in one word (bash -c "torchrun … pretrain_gpt.py …") as its words.
-ShellCommand unpacked(const ShellCommand& command) {
-  ShellCommand words;
-  for (const ShellWord& word : command) {
-    const bool packed = word.text.find(".py") != std::string::npos &&
-                        word.text.find_first_of(kBlanks) != std::string::npos;
-    if (!packed) {
-      words.push_back(word);
-      continue;
-    }
-    for (std::size_t begin = 0; begin < word.text.size();) {
-      const std::size_t end = std::min(word.text.find_first_of(kBlanks, begin), word.text.size());
-      std::string text = word.text.substr(begin, end - begin);
-      // Which of its words the shell decides can only be seen by a '$' that stayed.
-      const bool doubtful = text.find_first_of("$`") != std::string::npos;
-      if (!text.empty())
-        words.push_back({std::move(text), word.line, doubtful ? word.undetermined : ""});
-      begin = end + 1;
-    }
-  }
-  return words;
-}
-
 bool only_prints(const ShellCommand& command) {
   constexpr std::array<std::string_view, 7> kTools = {"echo", "printf", "test", "[",
                                                       "[[",   "cat",    "ls"};
@@ -90,31 +65,32 @@ struct Command {
   std::size_t script = 0;
 };
 
-Command find_command(const std::vector<ShellCommand>& commands, const std::string& file) {
+Command find_command(const ShellScript& script, const std::string& file) {
   std::optional<Command> found;
   ShellCommand bare;
-  for (const ShellCommand& command : commands) {
-    if (command.empty() || only_prints(command)) continue;
-    ShellCommand words = unpacked(command);
-    const auto script = std::ranges::find_if(words, is_script);
+  for (const ShellCommand& words : script.commands) {
+    if (words.empty() || only_prints(words)) continue;
+    const auto name = std::ranges::find_if(words, is_script);
     if (is_argument(words.front())) bare.insert(bare.end(), words.begin(), words.end());
-    if (script == words.end()) continue;
-    const auto at = static_cast<std::size_t>(script - words.begin());
+    if (name == words.end()) continue;
     if (found)
       throw ConfigError(fmt::format(
           "{}:{}: a second command that trains, after that in line {}: expected one; remove the "
           "others",
-          file, script->line, found->words[found->script].line));
-    found = Command{std::move(words), at};
+          file, name->line, found->words[found->script].line));
+    found = Command{words, static_cast<std::size_t>(name - words.begin())};
   }
   if (found) return *found;
+  if (bare.empty()) {
+    for (const ShellCommand& list : script.lists) bare.insert(bare.end(), list.begin(), list.end());
+  }
   if (!bare.empty()) {
     bare.insert(bare.begin(), ShellWord{});  // in place of the script
     return {bare, 0};
   }
   throw ConfigError(fmt::format(
-      "{}: no command of Megatron-LM: expected one that runs a script such as pretrain_gpt.py, or "
-      "lines of arguments such as --num-layers 32",
+      "{}: no command of Megatron-LM: expected one that runs a script such as pretrain_gpt.py, "
+      "lines of arguments such as --num-layers 32, or a variable that holds them",
       file));
 }
 
@@ -146,6 +122,7 @@ class Parser {
     argument.name = argument.source.key.substr(2);
     std::ranges::replace(argument.name, '_', '-');
     argument.undetermined = word.undetermined;
+    argument.assumed = word.assumed;
     argument.row = megatron_row(argument.name, argument.launches);
     ++at_;
     if (equals != std::string::npos) {
@@ -154,10 +131,10 @@ class Parser {
       take_values(argument);
     }
     argument.source.value = shown(argument);
-    for (MegatronArgument& earlier : arguments_) {
-      if (earlier.name == argument.name && earlier.launches == argument.launches)
-        earlier.replaced_in = word.line;
-    }
+    const auto [place, is_first] =
+        places_.try_emplace({argument.name, argument.launches}, arguments_.size());
+    if (!is_first) arguments_[place->second].replaced_in = word.line;
+    place->second = arguments_.size();
     arguments_.push_back(std::move(argument));
   }
 
@@ -178,6 +155,7 @@ class Parser {
       if (!expects && (exact || !word.undetermined.empty())) break;
       argument.values.push_back(word.text);
       if (argument.undetermined.empty()) argument.undetermined = word.undetermined;
+      if (argument.assumed.empty()) argument.assumed = word.assumed;
     }
     if (values == kOne && argument.values.empty())
       throw ConfigError(
@@ -214,6 +192,8 @@ class Parser {
   std::string file_;
   std::size_t at_ = 0;
   std::vector<MegatronArgument> arguments_;
+  /// By name, and whether it launches: the place of the last one.
+  std::map<std::pair<std::string, bool>, std::size_t> places_;
 };
 
 template <typename Number>
@@ -264,9 +244,8 @@ bool has_wrong_count(const MegatronArgument& argument) {
   return argument.values.size() != (argument.row->values == kOne ? 1U : 0U);
 }
 
-MegatronArguments megatron_arguments(const std::vector<ShellCommand>& commands,
-                                     const std::string& file) {
-  return MegatronArguments(Parser(find_command(commands, file), file).parse());
+MegatronArguments megatron_arguments(const ShellScript& script, const std::string& file) {
+  return MegatronArguments(Parser(find_command(script, file), file).parse());
 }
 
 const MegatronRow* megatron_row(std::string_view name, bool launches) {

@@ -19,6 +19,7 @@ struct MegatronArgument {
   SourceKey source;  ///< as it is written
   std::vector<std::string> values = {};
   std::string undetermined = {};     ///< as in ShellWord, of the name or of a value
+  std::string assumed = {};          ///< as in ShellWord
   bool launches = false;             ///< in front of the script
   const MegatronRow* row = nullptr;  ///< null: no one knows it
   int replaced_in = 0;  ///< line of a later one of the same name, which counts; 0: none
@@ -46,8 +47,9 @@ class MegatronArguments {
 };
 
 /// The arguments of the one command of a script that runs a *.py that trains; of a text without
-/// such a command, of the lines that begin with an argument. Throws ConfigError.
-[[nodiscard]] MegatronArguments megatron_arguments(const std::vector<ShellCommand>& commands,
+/// such a command, of the lines that begin with an argument; without those, of the variables that
+/// hold arguments for another script. Throws ConfigError.
+[[nodiscard]] MegatronArguments megatron_arguments(const ShellScript& script,
                                                    const std::string& file);
 
 /// Whether a flag has a value, or an argument of one value several.

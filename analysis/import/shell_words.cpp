@@ -2,274 +2,180 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <string_view>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
-#include "analysis/import/shell_expansion.h"
+#include "analysis/import/read_shell.h"
+#include "base/error.h"
+#include "base/escape.h"
+#include "trainer/data/chat/template_child.h"
 
 namespace trellis::analysis {
 namespace {
 
-template <std::size_t N>
-bool is_one_of(std::string_view word, const std::array<std::string_view, N>& words) {
-  return std::ranges::find(words, word) != words.end();
-}
+using nlohmann::json;
+using trainer::TemplateChild;
 
-constexpr std::array<std::string_view, 5> kOpens = {"if", "while", "until", "for", "select"};
-constexpr std::array<std::string_view, 3> kCloses = {"fi", "done", "esac"};
-/// After these a command begins.
-constexpr std::array<std::string_view, 8> kBefore = {"then", "do", "else", "elif",
-                                                     "{",    "}",  "!",    "time"};
-constexpr std::array<std::string_view, 5> kDeclares = {"export", "local", "declare", "readonly",
-                                                       "typeset"};
-/// They give variables values that only bash knows.
-constexpr std::array<std::string_view, 4> kChanges = {"unset", "read", "mapfile", "getopts"};
+constexpr const char* kAdvice =
+    "run scripts/setup, or pip install tree-sitter tree-sitter-bash (TRELLIS_PYTHON names another "
+    "Python); or write the arguments into a text file, --num-layers 32 and so on, and import that";
 
-class Reader {
+/// Reads a text word by word up to the first character that means something to a shell.
+class PlainReader {
  public:
-  Reader(const std::string& text, const std::string& file) : cursor_(text, file) {}
+  explicit PlainReader(std::string_view text) : text_(text) {}
 
-  std::vector<ShellCommand> read() {
-    while (true) {
-      cursor_.skip_blanks();
-      if (cursor_.at_end()) break;
-      step();
-    }
+  bool read(std::vector<ShellCommand>& commands) {
+    bool plain = true;
+    while (plain && at_ < text_.size()) plain = step();
     end_command();
-    return std::move(commands_);
+    for (const ShellCommand& command : commands_) plain = plain && is_plain(command);
+    if (plain) commands = std::move(commands_);
+    return plain;
   }
 
  private:
-  /// One operator, comment or word.
-  void step() {
-    switch (cursor_.peek()) {
-      case '\n': return end_line();
-      case '#': return cursor_.skip_line();
-      case ';': return end_list(1);
-      case '&':
-      case '|': return connect();
-      case '(': return open_bracket();
-      case ')': return close_bracket();
-      case '<':
-      case '>': return redirect();
-      default: return command_.empty() ? first_word() : next_word();
+  [[nodiscard]] bool starts(std::string_view text) const {
+    return text_.substr(at_).starts_with(text);
+  }
+
+  bool step() {
+    if (starts("\\\n") || starts("\\\r\n")) {
+      at_ = text_.find('\n', at_) + 1;
+      ++line_;
+    } else if (starts("\n")) {
+      end_command();
+      ++at_, ++line_;
+    } else if (starts(" ") || starts("\t") || starts("\r\n")) {
+      ++at_;
+    } else if (starts("#")) {
+      at_ = std::min(text_.find('\n', at_), text_.size());
+    } else {
+      return word();
     }
+    return true;
+  }
+
+  bool word() {
+    constexpr std::string_view kMeansSomething = "$`;&|<>(){}*?[]~!\\\r";
+    command_.push_back({"", line_});
+    while (at_ < text_.size()) {
+      const char c = text_[at_];
+      if (c == ' ' || c == '\t' || c == '\n' || starts("\r\n") || starts("\\\n") ||
+          starts("\\\r\n"))
+        return true;
+      if (c == '\'' || c == '"') {
+        if (!quoted(c)) return false;
+      } else if (c == '\\' && at_ + 1 < text_.size()) {
+        command_.back().text += text_[at_ + 1];
+        at_ += 2;
+      } else if (kMeansSomething.find(c) != std::string_view::npos) {
+        return false;
+      } else {
+        command_.back().text += c;
+        ++at_;
+      }
+    }
+    return true;
+  }
+
+  bool quoted(char quote) {
+    const std::size_t end = text_.find(quote, at_ + 1);
+    if (end == std::string_view::npos) return false;
+    const std::string_view inside = text_.substr(at_ + 1, end - at_ - 1);
+    if (quote == '"' && inside.find_first_of("$`\\") != std::string_view::npos) return false;
+    command_.back().text += inside;
+    line_ += static_cast<int>(std::ranges::count(inside, '\n'));
+    at_ = end + 1;
+    return true;
   }
 
   void end_command() {
     if (!command_.empty()) commands_.push_back(std::move(command_));
     command_.clear();
-    declares_ = changes_ = false;
   }
 
-  void end_list(std::size_t characters) {
-    end_command();
-    chained_ = false;
-    cursor_.skip(characters);
+  /// Of the words that a shell has a meaning for, only variables for other programs are plain; and
+  /// words that are scripts are not.
+  static bool is_plain(const ShellCommand& command) {
+    constexpr std::array<std::string_view, 3> kPrograms = {"torchrun", "python", "python3"};
+    const std::string& first = command.front().text;
+    const bool starts = first.starts_with("--") || first.ends_with(".py") ||
+                        std::ranges::find(kPrograms, first) != kPrograms.end();
+    const bool packed = std::ranges::any_of(command, [](const ShellWord& word) {
+      return word.text.find(".py") != std::string::npos &&
+             word.text.find_first_of(" \t\n") != std::string::npos;
+    });
+    return (starts || first == "export") && !packed;
   }
 
-  void end_line() {
-    end_list(1);
-    for (const std::string& end : here_documents_) skip_here_document(end);
-    here_documents_.clear();
-  }
-
-  /// What follows && and || depends on what came before.
-  void connect() {
-    if (cursor_.starts("&>")) return cursor_.skip(1);
-    const bool twice = cursor_.peek() == cursor_.peek(1);
-    end_list(twice ? 2 : 1);
-    chained_ = twice;
-  }
-
-  void open_bracket() {
-    if (cursor_.starts("((") && command_.empty()) {
-      cursor_.skip_brackets('(', ')');
-      return;
-    }
-    command_.clear();  // the name of a function, or nothing: a subshell begins
-    cursor_.skip();
-  }
-
-  /// Of a pattern of `case`, of a function's name or of a subshell.
-  void close_bracket() {
-    if (!conditions_.empty() && conditions_.back().is_case) command_.clear();
-    end_list(1);
-  }
-
-  void redirect() {
-    // "2>" : the number is no word of the command.
-    if (!command_.empty() && is_descriptor_) command_.pop_back();
-    is_descriptor_ = false;
-    if (cursor_.starts("<(") || cursor_.starts(">(")) {
-      cursor_.skip();
-      const int line = cursor_.line();
-      const std::string inner = cursor_.skip_brackets('(', ')');
-      command_.push_back({inner, line, inner});
-      return;
-    }
-    const bool here = cursor_.starts("<<") && !cursor_.starts("<<<");
-    while (cursor_.peek() == '<' || cursor_.peek() == '>') cursor_.skip();
-    if (cursor_.peek() == '&' || cursor_.peek() == '|' || (here && cursor_.peek() == '-'))
-      cursor_.skip();
-    cursor_.skip_blanks();
-    const std::vector<ShellText> target = cursor_.word(false);
-    if (!here || target.empty()) return;
-    std::string end;
-    for (const ShellGlyph& glyph : target.front()) end += glyph.c;
-    here_documents_.push_back(end);
-  }
-
-  void skip_here_document(const std::string& end) {
-    const int first_line = cursor_.line();
-    while (!cursor_.at_end()) {
-      while (cursor_.peek() == '\t') cursor_.skip();
-      const bool last = cursor_.starts(end) &&
-                        (cursor_.peek(end.size()) == '\n' || cursor_.peek(end.size()) == '\0');
-      cursor_.skip_line();
-      if (last) return;
-      cursor_.skip();
-    }
-    cursor_.fail(first_line, "this here-document never ends: expected a line '" + end + "'");
-  }
-
-  void first_word() {
-    if (assignment()) return;
-    next_word();
-    if (command_.size() != 1 || !command_.front().undetermined.empty()) return;
-    const std::string word = command_.front().text;
-    if (is_one_of(word, kOpens) || word == "case") {
-      conditions_.push_back({cursor_.line(), word == "case"});
-      command_.clear();
-      if (word == "for" || word == "select") loop_variable();
-      if (word == "case") pattern_word();
-    } else if (is_one_of(word, kCloses)) {
-      command_.clear();
-      if (!conditions_.empty()) conditions_.pop_back();
-    } else if (is_one_of(word, kBefore)) {
-      command_.clear();
-    } else if (word == "function") {
-      command_.clear();
-      cursor_.skip_blanks();
-      (void)cursor_.word(false);
-    }
-    declares_ = is_one_of(word, kDeclares);
-    changes_ = is_one_of(word, kChanges);
-  }
-
-  /// Its values are those of a loop, which does not run.
-  void loop_variable() {
-    cursor_.skip_blanks();
-    for (const ShellText& text : cursor_.word(false)) {
-      std::string name;
-      for (const ShellGlyph& glyph : text) name += glyph.c;
-      cursor_.forget(name);
-    }
-    while (!cursor_.at_end() && cursor_.peek() != '\n' && cursor_.peek() != ';') skip_any();
-  }
-
-  /// case WORD in
-  void pattern_word() {
-    for (int words = 0; words < 2 && !cursor_.at_end(); ++words) {
-      cursor_.skip_blanks();
-      if (cursor_.peek() == '\n') cursor_.skip();
-      (void)cursor_.word(false);
-    }
-  }
-
-  void skip_any() {
-    cursor_.skip_blanks();
-    if (cursor_.peek() == '(') {
-      cursor_.skip_brackets('(', ')');
-    } else if (cursor_.peek() != '\n' && cursor_.peek() != ';' && cursor_.word(false).empty()) {
-      cursor_.skip();
-    }
-  }
-
-  void next_word() {
-    if (declares_ && assignment()) return;
-    const int line = cursor_.line();
-    is_descriptor_ = false;
-    const std::vector<ShellText> texts = cursor_.word(true);
-    for (const ShellText& text : texts) command_.push_back(word_of(text, line));
-    if (texts.empty()) return;
-    const std::string& last = command_.back().text;
-    const bool number = last.find_first_not_of("0123456789") == std::string::npos;
-    is_descriptor_ = number && (cursor_.peek() == '<' || cursor_.peek() == '>');
-    if (changes_) cursor_.forget(last);
-  }
-
-  ShellWord word_of(const ShellText& text, int line) const {
-    ShellWord word{"", text.empty() ? line : text.front().line};
-    for (const ShellGlyph& glyph : text) {
-      word.text += glyph.c;
-      if (word.undetermined.empty()) word.undetermined = cursor_.reason(glyph.why);
-    }
-    return word;
-  }
-
-  /// NAME=…, NAME+=… and NAME=( … ) at the cursor.
-  bool assignment() {
-    std::string name;
-    while (shell_name_length(name + cursor_.peek(name.size())) == name.size() + 1)
-      name += cursor_.peek(name.size());
-    if (name.empty()) return false;
-    const bool appends = cursor_.peek(name.size()) == '+';
-    const std::size_t equals = name.size() + (appends ? 1 : 0);
-    if (cursor_.peek(equals) != '=') return false;
-    const int line = cursor_.line();
-    cursor_.skip(equals + 1);
-    const bool is_list = cursor_.peek() == '(';
-    std::vector<ShellText> elements = is_list ? list(line) : cursor_.word(false);
-    if (elements.empty() && !is_list) elements.emplace_back();
-    cursor_.assign(name, std::move(elements), is_list, appends, condition(line));
-    return true;
-  }
-
-  std::vector<ShellText> list(int first_line) {
-    std::vector<ShellText> elements;
-    for (cursor_.skip();;) {
-      cursor_.skip_blanks();
-      if (cursor_.at_end()) cursor_.fail(first_line, "this list is never closed: expected ')'");
-      const char c = cursor_.peek();
-      if (c == ')') break;
-      if (c == '#') {
-        cursor_.skip_line();
-      } else if (std::string_view("\n;&|<>(").find(c) != std::string_view::npos) {
-        cursor_.skip();
-      } else {
-        for (ShellText& text : cursor_.word(true)) elements.push_back(std::move(text));
-      }
-    }
-    cursor_.skip();
-    return elements;
-  }
-
-  /// 0: the assignment in `line` is executed for certain.
-  int condition(int line) {
-    if (conditions_.empty() && !chained_) return 0;
-    return cursor_.reason(
-        fmt::format("the condition in line {}", chained_ ? line : conditions_.back().line));
-  }
-
-  struct Condition {
-    int line;
-    bool is_case;
-  };
-
-  ShellExpansion cursor_;
-  std::vector<ShellCommand> commands_;
+  std::string_view text_;
+  std::size_t at_ = 0;
+  int line_ = 1;
   ShellCommand command_;
-  std::vector<Condition> conditions_;  ///< around the cursor, outermost first
-  std::vector<std::string> here_documents_;
-  bool chained_ = false, declares_ = false, changes_ = false, is_descriptor_ = false;
+  std::vector<ShellCommand> commands_;
 };
+
+std::vector<ShellCommand> commands_of(const json& answer) {
+  std::vector<ShellCommand> commands;
+  for (const json& words : answer) {
+    ShellCommand& command = commands.emplace_back();
+    for (const json& word : words) command.push_back({word[0], word[1], word[2], word[3]});
+  }
+  return commands;
+}
+
+/// The parser's answer. Throws ConfigError when there is none.
+json ask(TemplateChild& child, const std::string& text, const std::string& file) {
+  constexpr std::chrono::seconds kLimit{60};
+  std::string answer;
+  const auto end = child.ask(json{{"text", text}}.dump() + "\n", kLimit, answer);
+  if (end == TemplateChild::End::kTooLate)
+    throw ConfigError(
+        fmt::format("{}: this script was not read within {} s: write its arguments into a text "
+                    "file, --num-layers 32 and so on, and import that",
+                    file, kLimit.count()));
+  try {
+    if (end == TemplateChild::End::kAnswered) return json::parse(answer);
+  } catch (const json::exception&) {
+    answer.clear();  // of another program than Python
+  }
+  throw ConfigError(fmt::format("{}: this is a script of a shell, and {} did not read it: {}", file,
+                                trainer::find_python(), kAdvice));
+}
 
 }  // namespace
 
-std::vector<ShellCommand> read_shell_commands(const std::string& text, const std::string& file) {
-  return Reader(text, file).read();
+bool read_plain_words(const std::string& text, std::vector<ShellCommand>& commands) {
+  return PlainReader(text).read(commands);
+}
+
+ShellReader::ShellReader() = default;
+ShellReader::~ShellReader() = default;
+
+ShellScript ShellReader::read(const std::string& text, const std::string& file) {
+  ShellScript script;
+  if (read_plain_words(text, script.commands)) return script;
+  if (!child_) child_ = std::make_unique<TemplateChild>(kReadShell);
+  json answer;
+  try {
+    answer = ask(*child_, text, file);
+  } catch (...) {
+    child_.reset();  // it is no more
+    throw;
+  }
+  if (answer.contains("commands"))
+    return {commands_of(answer["commands"]), commands_of(answer["lists"])};
+  const std::string why = terminal_line(answer.value("error", "no answer"));
+  const int line = answer.value("line", 0);
+  if (line == 0)
+    throw ConfigError(
+        fmt::format("{}: this is a script of a shell, and {}: {}", file, why, kAdvice));
+  throw ConfigError(fmt::format("{}:{}: {}; correct it, or write the arguments into a text file",
+                                file, line, why));
 }
 
 }  // namespace trellis::analysis

@@ -1,28 +1,53 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
-/// The words of a shell script without executing any of it: assignments of the same file are
-/// expanded, everything that bash would have to compute stays a marked word.
+namespace trellis::trainer {
+class TemplateChild;
+}
+
+/// The words of a shell script without executing any of it. A Python with tree-sitter parses it
+/// (read_shell.py); a text that holds nothing but words needs none.
 namespace trellis::analysis {
 
 struct ShellWord {
   std::string text;  ///< expanded; what is not known stays as it is written: "$1/logs"
   int line = 0;      ///< where its first character is written, which may be in an assignment
   /// What of the shell decides it, such as "$1", "$(date)" or "the condition in line 12"; "": its
-  /// text is known.
+  /// text is what bash makes of it.
   std::string undetermined = {};
+  /// The variable that the script does not set and whose default was taken: "SEQ" of
+  /// ${SEQ:-2048}; "": none.
+  std::string assumed = {};
   bool operator==(const ShellWord&) const = default;
 };
 
 /// The words of one simple command, without its redirections.
 using ShellCommand = std::vector<ShellWord>;
 
-/// Every simple command of `text` in order, whatever the conditions around it. An assignment under
-/// a condition marks its words. Throws ConfigError "FILE:LINE: …" for an unclosed quote, bracket or
-/// list, and for expansions that grow beyond a fixed length.
-[[nodiscard]] std::vector<ShellCommand> read_shell_commands(const std::string& text,
-                                                            const std::string& file);
+struct ShellScript {
+  std::vector<ShellCommand> commands;  ///< that bash would start, in order, of all ways
+  std::vector<ShellCommand> lists;     ///< variables that hold arguments when the script ends
+};
+
+/// The commands of a text that no shell has to look at: words, quoted words, comments and variables
+/// for other programs. Whether it is one.
+[[nodiscard]] bool read_plain_words(const std::string& text, std::vector<ShellCommand>& commands);
+
+/// The parser, which is started by the first script that needs it. Not for several threads at a
+/// time.
+class ShellReader {
+ public:
+  ShellReader();
+  ~ShellReader();
+  /// Throws ConfigError "FILE:LINE: …": it is no script; "FILE: …": it needs tree-sitter, which is
+  /// not there.
+  [[nodiscard]] ShellScript read(const std::string& text, const std::string& file);
+
+ private:
+  std::unique_ptr<trainer::TemplateChild> child_;
+};
 
 }  // namespace trellis::analysis

@@ -9,17 +9,20 @@
 /// cannot be read as what it should be; nothing in a file is executed.
 namespace trellis::analysis {
 
+class ShellReader;
+
 /// A YAML file of NxDT: its schema is this program's. `overrides`: "key.path=value".
 [[nodiscard]] ImportedConfig import_nxdt(const std::string& file,
                                          const std::vector<std::string>& overrides);
 /// A YAML file of NeMo 1.x or NeMo-Megatron for Neuron (NNM): NxDT's table of renamed keys.
 [[nodiscard]] ImportedConfig import_nemo(const std::string& file,
                                          const std::vector<std::string>& overrides);
-/// A command line of Megatron-LM (pretrain_gpt.py and its like): a text file or a shell script, of
-/// which the words of assignments and of the command are read.
+/// A command line of Megatron-LM (pretrain_gpt.py and its like): a text file, a shell script, or
+/// one with variables that another script sources (analysis/import/shell_words.h).
 [[nodiscard]] ImportedConfig import_megatron(const std::string& file);
 /// The same of a text that is in no file. `name`: in place of a file's.
-[[nodiscard]] ImportedConfig import_megatron_text(const std::string& text, const std::string& name);
+[[nodiscard]] ImportedConfig import_megatron_text(const std::string& text, const std::string& name,
+                                                  ShellReader& reader);
 /// A TOML file of torchtitan up to 0.2.2, whose later versions are configured in Python.
 [[nodiscard]] ImportedConfig import_torchtitan(const std::string& file);
 [[nodiscard]] ImportedConfig import_torchtitan_text(const std::string& text,

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/import/import_report.h"
+#include "analysis/import/shell_words.h"
+#include "analysis/import/source_text.h"
 #include "analysis/import/sources.h"
 #include "base/yaml.h"
 #include "tests/fuzz/changed_files.h"
@@ -104,8 +106,10 @@ TEST(Imports, Nxdt) {
 TEST(Imports, Megatron) {
   const TemporaryDirectory directory;
   const std::filesystem::path file = directory.write("train.sh", kScript);
+  analysis::ShellReader reader;
   fuzz_files({file}, [&] {
-    check_import(analysis::import_megatron(file.string()));
+    check_import(analysis::import_megatron_text(analysis::read_source_text(file.string()),
+                                                file.string(), reader));
     (void)analysis::detect_source(file.string());
   });
 }

@@ -49,6 +49,7 @@ extern "C" int sc_main(int, char**) { return 0; }
 int main(int argc, char** argv) {
   setenv("TRELLIS_CACHE", "off",
          1);  // tests see this code's timings, not those of an earlier process
+  setenv("TRELLIS_PYTHON", TRELLIS_SOURCE_DIR "/.venv/bin/python", 0);
   testing::InitGoogleTest(&argc, argv);
   if (!choose_unit(argc, argv)) return 1;
   return RUN_ALL_TESTS();

@@ -14,6 +14,7 @@
 #include "analysis/export/megatron_words.h"
 #include "analysis/import/import_report.h"
 #include "analysis/import/megatron_table.h"
+#include "analysis/import/shell_words.h"
 #include "analysis/import/sources.h"
 
 namespace trellis::analysis {
@@ -56,10 +57,10 @@ class MegatronRoundTrip : public testing::Test {
     return text;
   }
   void expect_same_after_a_round(const std::string& script) {
-    const ImportedConfig before = import_megatron_text(script, "before.sh");
+    const ImportedConfig before = import_megatron_text(script, "before.sh", reader_);
     const std::string written = exported(import_yaml(before, "before.sh")).text;
     SCOPED_TRACE(script + "\n" + written);
-    const ImportedConfig after = import_megatron_text(written, "after.sh");
+    const ImportedConfig after = import_megatron_text(written, "after.sh", reader_);
     EXPECT_EQ(differences(resolved(before), resolved(after)), "");
     for (const ImportedKey& key : after.keys)
       EXPECT_TRUE(key.status == ImportStatus::kMapped || key.status == ImportStatus::kDefault ||
@@ -67,6 +68,7 @@ class MegatronRoundTrip : public testing::Test {
           << key.source.key << ": " << key.note;
   }
   fs::path path_;
+  ShellReader reader_;
 };
 
 constexpr const char* kScripts[] = {
@@ -171,7 +173,7 @@ TEST_F(MegatronRoundTrip, RandomScriptsKeepTheirRun) {
   for (int tried = 0; tried < 200 && rounds < 40; ++tried) {
     const std::string script = random_script(random);
     try {
-      (void)resolved(import_megatron_text(script, "before.sh"));
+      (void)resolved(import_megatron_text(script, "before.sh", reader_));
     } catch (const std::exception&) {
       continue;  // what contradicts is refused, before anything is written
     }

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "analysis/import/shell_words.h"
 #include "analysis/import/sources.h"
 
 /// Configurations as the documentation of NeMo 1.x, NeMo-Megatron for Neuron and Megatron-LM
@@ -177,10 +178,11 @@ class DocumentedConfigs : public testing::Test {
     if (config.base != std::string("megatron")) return nemo(keys(config));
     std::string text = kMegatronBase + std::string(config.more);
     if (const auto at = text.find("LLAMA"); at != std::string::npos) text.replace(at, 5, kLlama);
-    return import_megatron_text(text, "train.sh");
+    return import_megatron_text(text, "train.sh", reader_);
   }
 
   std::filesystem::path path_;
+  ShellReader reader_;
 };
 
 TEST_F(DocumentedConfigs, EveryKeyIsClassified) {

@@ -14,6 +14,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "analysis/import/shell_words.h"
 #include "analysis/import/sources.h"
 #include "base/error.h"
 
@@ -36,8 +37,8 @@ class MegatronImport : public testing::Test {
   void TearDown() override { fs::remove(path_); }
 
   ImportedConfig import(const std::string& text) {
-    std::ofstream(path_) << text;
-    return import_megatron(path_.string());
+    static ShellReader reader;  // started once
+    return import_megatron_text(text, path_.string(), reader);
   }
   KeyValues settings(const std::string& text) {
     KeyValues result;
@@ -257,6 +258,38 @@ TEST_F(MegatronImport, SubstitutionsAreNotExecuted) {
   EXPECT_EQ(key("pretrain_gpt.py --bf16 $MORE", "$MORE").status, ImportStatus::kUnsupported);
 }
 
+/// The form of tests/functional_tests/test_cases/*/model_config.yaml.
+TEST_F(MegatronImport, ConfigurationsOfItsFunctionalTests) {
+  const char* text =
+      "ENV_VARS:\n  CUDA_DEVICE_MAX_CONNECTIONS: 1\nMODEL_ARGS:\n  --num-layers: 12\n"
+      "  --hidden-size: 512\n  --bf16: true\n  --data-path: 0.5 a 0.5 b\n  --split: 949,50,1\n"
+      "  --vocab-file: ${DATA_PATH}/bpe/vocab.json\nTEST_TYPE: regular\n";
+  EXPECT_THAT(settings(text),
+              IsSupersetOf({Pair("model.num_layers", "12"), Pair("model.hidden_size", "512"),
+                            Pair("precision.type", "mixed_precision"),
+                            Pair("data.data_prefix", "[0.5, a, 0.5, b]"),
+                            Pair("data.splits_string", "\"949,50,1\"")}));
+  EXPECT_EQ(key(text, "--num-layers").source.where, path_.string() + ":4");
+  EXPECT_EQ(key(text, "--vocab-file").status, ImportStatus::kUnsupported);
+  for (const char* other : {"ENV_VARS", "TEST_TYPE"})
+    EXPECT_EQ(key(text, other).status, ImportStatus::kIgnored) << other;
+  EXPECT_THAT(problem("MODEL_ARGS:\n  --lr: {a: 1}\n"),
+              HasSubstr(":2:MODEL_ARGS.--lr: expected one"));
+}
+
+TEST_F(MegatronImport, DefaultsOfTheEnvironmentAreNamed) {
+  const ImportedKey layers = key("pretrain_gpt.py --num-layers ${N:-4}", "--num-layers");
+  EXPECT_EQ(layers.status, ImportStatus::kMapped);
+  EXPECT_THAT(layers.note, HasSubstr("the default of ${N}"));
+}
+
+TEST_F(MegatronImport, ListsThatAnotherScriptSources) {
+  const char* text = "H=512\nMODEL_ARGS=(\n  --num-layers 4\n  --hidden-size $H --bf16 $1\n)\n";
+  EXPECT_THAT(settings(text),
+              IsSupersetOf({Pair("model.num_layers", "4"), Pair("model.hidden_size", "512")}));
+  EXPECT_EQ(key(text, "$1").status, ImportStatus::kUnsupported);
+}
+
 TEST_F(MegatronImport, ValuesThatAreNotSupported) {
   for (const char* text :
        {"--fp16", "--fp8-format hybrid", "--multi-latent-attention", "--mtp-num-layers 1",
@@ -295,7 +328,7 @@ TEST_F(MegatronImport, Schedules) {
 
 TEST_F(MegatronImport, BadFilesAreNamed) {
   const std::string file = path_.string();
-  EXPECT_EQ(problem("go\npretrain_gpt.py --lr 'x"), file + ":2: this single quote is never closed");
+  EXPECT_THAT(problem("go\npretrain_gpt.py --lr 'x"), HasSubstr(file + ":2: this is no script"));
   EXPECT_THAT(problem("echo --lr"), HasSubstr(": no command of Megatron-LM"));
   EXPECT_THAT(problem("pretrain_gpt.py --lr 1\npretrain_gpt.py --lr 2"),
               HasSubstr(":2: a second command that trains"));

@@ -69,8 +69,8 @@ std::string find_python() {
   if (python.empty()) python = python_of_path();
   if (python.empty())
     throw ConfigError(
-        "chat templates are rendered by a Python with jinja2, and there is none: expected a "
-        "python3 in PATH, or its path in TRELLIS_PYTHON");
+        "chat templates are rendered and shell scripts are parsed by a Python, and there is none: "
+        "expected a python3 in PATH, or its path in TRELLIS_PYTHON");
   return python;
 }
 
@@ -87,14 +87,14 @@ std::string why_no_templates() {
   }
 }
 
-TemplateChild::TemplateChild() {
+TemplateChild::TemplateChild(std::string_view program) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
     throw ConfigError(std::string("cannot make a socket: ") + std::strerror(errno));
   socket_ = ends[0];
   ChildProcess child;
   child.program = find_python();
-  child.arguments = {"-I", "-c", std::string(kRenderChats)};
+  child.arguments = {"-I", "-c", std::string(program)};
   child.in = child.out = ends[1];
   child.own_group = true;
   try {

@@ -15,8 +15,8 @@ extern const std::string_view kRenderChats;
 /// threads at a time.
 class TemplateChild {
  public:
-  /// Starts it. Throws ConfigError when there is no Python.
-  TemplateChild();
+  /// Starts `program`. Throws ConfigError when there is no Python.
+  explicit TemplateChild(std::string_view program = kRenderChats);
   ~TemplateChild();
   TemplateChild(const TemplateChild&) = delete;
   TemplateChild& operator=(const TemplateChild&) = delete;
