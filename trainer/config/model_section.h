@@ -28,8 +28,7 @@ struct OptimSection {
   std::string name = "adamw";
   double lr = 1e-3;
   double weight_decay = 0;
-  double beta1 = 0.9, beta2 = 0.999;
-  double eps = 1e-8;
+  std::optional<double> beta1 = {}, beta2 = {}, eps = {};  ///< none: the optimizer's own default
   /// Arguments of one optimizer only, by their NeMo names: momentum, dampening, nesterov, amsgrad,
   /// rho, alpha, centered, etas_0, etas_1, step_sizes_0, step_sizes_1, grad_averaging, luc,
   /// clip_threshold, decay_rate, … (booleans as 0 and 1). Those present were written.

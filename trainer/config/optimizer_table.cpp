@@ -1,6 +1,7 @@
 #include "trainer/config/optimizer_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -136,12 +137,16 @@ const OptimizerInfo* find_optimizer(const std::string& name) {
 }
 
 OptimSection default_optim_section(const std::string& name) {
-  const OptimizerInfo& info = *find_optimizer(name);
   OptimSection section;
   section.name = name;
-  section.beta1 = info.beta1;
-  section.beta2 = info.beta2;
-  section.eps = info.eps;
+  return with_optimizer_defaults(std::move(section));
+}
+
+OptimSection with_optimizer_defaults(OptimSection section) {
+  const OptimizerInfo& info = *find_optimizer(section.name);
+  if (!section.beta1) section.beta1 = info.beta1;
+  if (!section.beta2) section.beta2 = info.beta2;
+  if (!section.eps) section.eps = info.eps;
   return section;
 }
 
@@ -169,10 +174,11 @@ std::vector<SectionProblem> check_optimizer(const OptimSection& optim) {
     problems.push_back(
         {"weight_decay", fmt::format("{} has none; remove it or set it to 0", optim.name)});
   }
-  if (info->has_betas)
-    check_unit_interval(problems, "betas", optim.beta1),
-        check_unit_interval(problems, "betas", optim.beta2);
-  if (info->has_eps) check_not_negative(problems, "eps", optim.eps);
+  if (info->has_betas) {
+    for (const double beta : {optim.beta1.value_or(info->beta1), optim.beta2.value_or(info->beta2)})
+      check_unit_interval(problems, "betas", beta);
+  }
+  if (info->has_eps) check_not_negative(problems, "eps", optim.eps.value_or(info->eps));
   for (const auto& [name, value] : optim.arguments) {
     const auto known = std::ranges::find(info->arguments, name, &OptimizerArgument::name);
     if (known == info->arguments.end()) {

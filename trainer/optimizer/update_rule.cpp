@@ -36,8 +36,9 @@ std::shared_ptr<const UpdateRule> make_update_rule(const OptimSection& optim) {
   for (const SectionProblem& problem : check_optimizer(optim))
     problems.add("model.optim." + problem.key, problem.text);
   problems.throw_if_any();
-  if (auto rule = make_elementwise_rule(optim)) return rule;
-  return make_layerwise_rule(optim);
+  const OptimSection whole = with_optimizer_defaults(optim);
+  if (auto rule = make_elementwise_rule(whole)) return rule;
+  return make_layerwise_rule(whole);
 }
 
 }  // namespace trellis::trainer
