@@ -1,15 +1,16 @@
 #include "base/error.h"
 
+#include "base/address.h"
 #include "base/escape.h"
 #include "base/problem.h"
 
 namespace trellis {
 
 Error::Error(ExitCode code, const std::string& text)
-    : std::runtime_error(terminal_lines(text)), code_(code) {}
+    : std::runtime_error(terminal_lines(without_keys(text))), code_(code) {}
 
 void Problems::add(const std::string& where, const std::string& text) {
-  lines_.push_back(terminal_line(where + ": " + text));
+  lines_.push_back(terminal_line(without_keys(where + ": " + text)));
 }
 
 void Problems::throw_if_any() const {

@@ -8,6 +8,7 @@
 #include <spdlog/spdlog.h>
 
 #include "base/activity.h"
+#include "base/address.h"
 
 namespace trellis {
 namespace {
@@ -58,7 +59,8 @@ Outputs& outputs() {
 void set_log_level(LogLevel lowest) { outputs().logger.set_level(to_spdlog(lowest)); }
 
 void log(LogLevel level, std::string_view text) {
-  outputs().logger.log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size()));
+  const std::string clean = without_keys(text);
+  outputs().logger.log(to_spdlog(level), spdlog::string_view_t(clean.data(), clean.size()));
   note_written();
 }
 

@@ -377,6 +377,7 @@ YamlDocument YamlDocument::of_tree(const std::function<void(yaml::Document&)>& f
   out.state_ = std::make_shared<State>();
   fill(*out.state_->document);
   yaml::interpolate(*out.state_->document);
+  yaml::take_out_keys(*out.state_->document);
   return out;
 }
 
@@ -416,6 +417,10 @@ YamlMap YamlDocument::root() const {
 }
 
 Problems& YamlDocument::problems() const { return state_->document->problems; }
+
+const std::vector<std::string>& YamlDocument::addresses_with_keys() const {
+  return state_->document->addresses_with_keys;
+}
 
 std::string YamlDocument::resolved_text() const {
   YAML::Emitter out;

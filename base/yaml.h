@@ -65,6 +65,9 @@ class YamlDocument {
                             const std::vector<std::string>& overrides = {});
   [[nodiscard]] YamlMap root() const;
   [[nodiscard]] Problems& problems() const;
+  /// "file:line:key" of addresses such as s3://KEY:SECRET@bucket, whose values are without keys
+  /// here: a document that is only shown goes on, whoever would use one refuses it.
+  [[nodiscard]] const std::vector<std::string>& addresses_with_keys() const;
   [[nodiscard]] std::string resolved_text()
       const;  ///< the document after overrides and interpolation, as YAML
 

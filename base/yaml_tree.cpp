@@ -11,6 +11,7 @@
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
 
+#include "base/address.h"
 #include "base/escape.h"
 #include "base/input_file.h"
 
@@ -38,6 +39,23 @@ NodePtr& Node::append(const std::string& key, NodePtr value) {
   }
   return entries.back().second;
 }
+
+namespace {
+
+void take_out_keys_of(Document& document, Node& node, const std::string& path) {
+  if (node.kind == Node::Kind::kScalar && has_keys(node.text)) {
+    node.text = without_keys(node.text);
+    document.addresses_with_keys.push_back(node.origin + ":" + path);
+  }
+  for (const auto& [key, value] : node.entries)
+    take_out_keys_of(document, *value, join_path(path, key));
+  for (std::size_t i = 0; i < node.items.size(); ++i)
+    take_out_keys_of(document, *node.items[i], join_path(path, std::to_string(i)));
+}
+
+}  // namespace
+
+void take_out_keys(Document& document) { take_out_keys_of(document, *document.root, ""); }
 
 void add_problem(Document& document, const std::string& where, const std::string& text) {
   document.problems.add(terminal_line(where), terminal_line(text));

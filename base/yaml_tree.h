@@ -53,6 +53,7 @@ struct Document {
   std::string name;
   NodePtr root;  ///< kMap
   Problems problems;
+  std::vector<std::string> addresses_with_keys;  ///< "file:line:key" of each
   CopyBudget budget;
 };
 
@@ -69,6 +70,8 @@ void apply_override(Document& document, const std::string& override_text);
 
 /// Replaces every `${…}` by what it names.
 void interpolate(Document& document);
+/// Takes the keys out of addresses, and notes where they were.
+void take_out_keys(Document& document);
 
 /// The node at a dotted path, or null. An empty path is the root.
 [[nodiscard]] NodePtr find_path(const NodePtr& root, const std::string& path);

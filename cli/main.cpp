@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/activity.h"
+#include "base/address.h"
 #include "base/launch.h"
 #include "base/error.h"
 #include "base/escape.h"
@@ -90,6 +91,13 @@ int run(int argc, char** argv) {
     std::cerr
         << "error: command line: expected arguments in UTF-8 without control characters, got '"
         << trellis::terminal_line(bad) << "'\n";
+    return static_cast<int>(trellis::ExitCode::kConfig);
+  }
+  const auto keys = std::ranges::find_if(
+      command_line, [](const std::string& argument) { return trellis::has_keys(argument); });
+  if (keys != command_line.end()) {
+    std::cerr << "error: command line: '" << trellis::without_keys(*keys)
+              << "': " << trellis::kKeysAdvice << "\n";
     return static_cast<int>(trellis::ExitCode::kConfig);
   }
   add_verbs(app, command_line, exit_code);

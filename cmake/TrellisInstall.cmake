@@ -3,13 +3,14 @@
 #   lib/libtrellis_*.so                     found relative to the program and to each other;
 #                                           LibTorch and Arrow stay where this build found them
 #   include/trellis/device/plugin.h         the C ABI of a device
-#   lib/cmake/trellis/trellisConfig.cmake   trellis::plugin, trellis::neuron
+#   include/trellis/{base,runtime,trainer,…}  headers of the trainer's layers
+#   lib/cmake/trellis/trellisConfig.cmake   trellis::plugin, trellis::neuron, trellis::nxd
 #   share/trellis/                          hardware descriptions, published rows, examples
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(libraries trellis_neuron trellis_torch_device trellis_c10d trellis_trainer trellis_parquet
-  trellis_s3)
+  trellis_s3 trellis_nxd)
 set_target_properties(trellis PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}"
   INSTALL_RPATH_USE_LINK_PATH ON)
 set_target_properties(${libraries} PROPERTIES INSTALL_RPATH "$ORIGIN"
@@ -17,6 +18,11 @@ set_target_properties(${libraries} PROPERTIES INSTALL_RPATH "$ORIGIN"
 install(TARGETS trellis RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS ${libraries} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES device/plugin.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/trellis/device)
+foreach(room base traces runtime sim/collectives sim/config trainer)
+  install(DIRECTORY ${room}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/trellis/${room}
+    FILES_MATCHING PATTERN "*.h" PATTERN app EXCLUDE PATTERN allocator EXCLUDE
+    PATTERN calibration EXCLUDE)
+endforeach()
 
 set(share ${CMAKE_INSTALL_DATADIR}/trellis)
 install(DIRECTORY sim/configs/ DESTINATION ${share}/configs FILES_MATCHING PATTERN "*.yaml")

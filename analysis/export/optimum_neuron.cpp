@@ -77,9 +77,9 @@ void add_optimizer(const Settings& s, ordered_json& out) {
   if (const auto name = kOptimizers.find(optim.name); name != kOptimizers.end())
     out["optim"] = name->second;
   if (optim.name.starts_with("adam")) {
-    out["adam_beta1"] = optim.beta1;
-    out["adam_beta2"] = optim.beta2;
-    out["adam_epsilon"] = optim.eps;
+    out["adam_beta1"] = optim.beta1.value();
+    out["adam_beta2"] = optim.beta2.value();
+    out["adam_epsilon"] = optim.eps.value();
   }
   static const std::map<std::string, std::string> kSchedules = {
       {"CosineAnnealing", "cosine"},

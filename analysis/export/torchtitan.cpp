@@ -61,8 +61,8 @@ Value optimizer(const Settings& s) {
   if (found == "adam") return quoted("Adam");
   return found.starts_with("adamw") ? Value(quoted("AdamW")) : std::nullopt;
 }
-Value beta1(const Settings& s) { return number(s.config().model.optim.beta1); }
-Value beta2(const Settings& s) { return number(s.config().model.optim.beta2); }
+Value beta1(const Settings& s) { return number(s.config().model.optim.beta1.value()); }
+Value beta2(const Settings& s) { return number(s.config().model.optim.beta2.value()); }
 
 std::string schedule(const Settings& s) { return s.text("model.optim.sched.name"); }
 bool holds(const Settings& s) { return schedule(s).starts_with("WarmupHoldAnneal"); }

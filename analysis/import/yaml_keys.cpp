@@ -3,8 +3,10 @@
 #include <utility>
 
 #include "analysis/import/source_text.h"
+#include "base/address.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "base/log.h"
 #include "base/yaml_compose.h"
 #include "trainer/config/yaml_writer.h"
 
@@ -54,6 +56,8 @@ void add(const YamlMap& map, const std::string& path,
 std::vector<SourceKey> keys_of(const YamlDocument& document,
                                const std::function<bool(const std::string&)>& opens) {
   std::vector<SourceKey> keys;
+  for (const std::string& where : document.addresses_with_keys())
+    log_warning(where + ": imported without its keys: " + kKeysAdvice);
   add(document.root(), "", opens, keys);
   document.problems().throw_if_any();
   return keys;

@@ -13,6 +13,26 @@ class BadInput(Case):
             self.trellis("train", self.yaml(lambda t: t + "\nmodel: [1, 2\n")), 2, "broken.yaml:"
         )
 
+    def test_keys_in_an_address_are_refused_and_written_nowhere(self):
+        address = "s3://AKIAKEY:hidden/word@bucket/run"
+        key = "exp_manager.resume_from_checkpoint"
+        file = self.yaml(
+            lambda t: t.replace("exp_manager:", f"exp_manager:\n  {key[12:]}: {address}")
+        )
+        for arguments in (
+            ("train", file, f"exp_manager.explicit_log_dir={self.dir / 'run'}"),
+            ("train", QUICKSTART, f"{key}={address}"),
+            ("checkpoint", "inspect", address),
+            ("validate", file, "--json"),
+        ):
+            result = self.trellis(*arguments)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            text = result.stdout + result.stderr
+            self.assertIn("AWS_SECRET_ACCESS_KEY", text)
+            self.assertNotIn("hidden", text)
+            self.assertNotIn("AKIAKEY", text)
+        self.assertEqual(list(self.dir.iterdir()), [file], "no folder of a run")
+
     def test_missing_file(self):
         self.fails(self.trellis("train", "nowhere.yaml"), 2, "nowhere.yaml")
 

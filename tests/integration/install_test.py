@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -15,7 +16,7 @@ BUILD = pathlib.Path(os.environ.get("TRELLIS_BUILD", SOURCE / "build/release"))
 
 def run(*command, **kwargs):
     result = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=120, **kwargs
+        list(map(str, command)), capture_output=True, text=True, **{"timeout": 120, **kwargs}
     )
     assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
     return result.stdout
@@ -36,6 +37,7 @@ class Install(unittest.TestCase):
             )
             run("cmake", "--build", build)
             self.assertIn("neuron trellis-emulator", run(build / "asks_the_device"))
+            self.a_model_of_ones_own(prefix, pathlib.Path(folder) / "mine")
             program = pathlib.Path((build / "program.txt").read_text())
             self.assertTrue(program.is_relative_to(prefix))
             elsewhere = {"cwd": folder, "env": {**os.environ, "TRELLIS_CACHE": "off"}}
@@ -55,6 +57,23 @@ class Install(unittest.TestCase):
             )
             report = json.loads((pathlib.Path(folder) / "measured/report.json").read_text())
             self.assertIn("trellis-torch-device", report["measured"]["provider"])
+
+    def a_model_of_ones_own(self, prefix, folder):
+        """Two lines of CMake in an empty folder."""
+        folder.mkdir()
+        shutil.copy(SOURCE / "examples/custom_model/custom_model.cpp", folder / "main.cpp")
+        lines = [
+            "cmake_minimum_required(VERSION 3.25)",
+            "project(mine LANGUAGES CXX)",
+            "add_executable(mine main.cpp)",
+            "find_package(trellis REQUIRED)",
+            "target_link_libraries(mine PRIVATE trellis::nxd)",
+        ]
+        (folder / "CMakeLists.txt").write_text("\n".join(lines) + "\n")
+        build = folder / "build"
+        run("cmake", "-S", folder, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}")
+        run("cmake", "--build", build, timeout=600)
+        self.assertRegex(run(build / "mine"), r"loss \d\.\d+ in step 1, \d\.\d+ in step 60")
 
 
 if __name__ == "__main__":

@@ -4,11 +4,13 @@
 (tests/device/torch_device/sealed_device.cpp).
 """
 
+import glob
 import json
 import os
 import pathlib
 import socket
 import subprocess
+import sys
 import unittest
 
 from cli_case import QUICKSTART, SOURCE, TRELLIS, CheckedCase
@@ -214,6 +216,40 @@ class Comparing(DeviceCase):
         refused = self.trellis("calibrate", "mine.csv", returncode=2).stderr
         self.assertIn("mine.csv:3:run: ", refused)
         self.assertIn("a simulated step is no measurement", refused)
+
+
+class Script(DeviceCase):
+    """scripts/real-device: every step on a device whose memory the host cannot touch."""
+
+    def script(self, *arguments, returncode=0):
+        result = subprocess.run(
+            [sys.executable, SOURCE / "scripts/real-device", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={**os.environ, "TRELLIS": str(TRELLIS)},
+        )
+        self.assertEqual(result.returncode, returncode, result.stderr[-2000:])
+        return result.stdout.splitlines() + result.stderr.splitlines()
+
+    def test_each_step_is_a_line(self):
+        lines = self.script(*ON_SEALED, "--out", self.dir / "out", "--steps", "2")
+        steps = ["train", "resume", "verify", "hang", "report", "calibrate", "real-device:"]
+        self.assertEqual([line.split()[0] for line in lines], steps)
+        self.assertIn("rank 3 named, exit code 4", lines[3])
+        self.assertIn("difference", lines[4].lower())
+
+    def test_without_a_gpu_it_says_so_in_one_line(self):
+        if glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/kfd"):
+            self.skipTest("there is a GPU")
+        (line,) = self.script()
+        self.assertIn("nothing was run: no GPU on this machine", line)
+
+    def test_a_step_that_fails_is_named(self):
+        lines = self.script(
+            *("--device", "xpu", "--out", self.dir / "out", "--steps", "1"), returncode=1
+        )
+        self.assertIn("offers no such device", "\n".join(lines))
 
 
 class Refused(DeviceCase):

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -24,17 +23,12 @@ struct SchedSection {
   bool operator==(const SchedSection&) const = default;
 };
 
-/// No number that a file can hold.
-inline constexpr double kOptimizersOwn = -std::numeric_limits<double>::infinity();
-
 /// `model.optim`.
 struct OptimSection {
   std::string name = "adamw";
   double lr = 1e-3;
   double weight_decay = 0;
-  /// kOptimizersOwn: the default of the optimizer `name` (trainer/config/optimizer_table.h).
-  double beta1 = kOptimizersOwn, beta2 = kOptimizersOwn;
-  double eps = kOptimizersOwn;
+  std::optional<double> beta1 = {}, beta2 = {}, eps = {};  ///< none: the optimizer's own default
   /// Arguments of one optimizer only, by their NeMo names: momentum, dampening, nesterov, amsgrad,
   /// rho, alpha, centered, etas_0, etas_1, step_sizes_0, step_sizes_1, grad_averaging, luc,
   /// clip_threshold, decay_rate, … (booleans as 0 and 1). Those present were written.

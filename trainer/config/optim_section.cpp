@@ -215,7 +215,7 @@ OptimSection read_optim(SectionReader& reader, std::int64_t max_steps) {
   std::vector<std::string> common;
   if (info.has_betas || !known) common.emplace_back("betas"), read_betas(reader, section);
   if (info.has_eps || !known)
-    common.emplace_back("eps"), section.eps = reader.non_negative("eps", section.eps);
+    common.emplace_back("eps"), section.eps = reader.non_negative("eps", *section.eps);
   if (known) {
     read_arguments(reader, section.name, info.arguments, section.arguments);
     refuse_foreign(reader, section.name, info.arguments, common);
@@ -242,15 +242,15 @@ OptimSection read_optim(SectionReader& reader, std::int64_t max_steps) {
   return section;
 }
 
-void write_optim(YamlWriter& out, const OptimSection& given) {
-  const OptimSection section = with_own_defaults(given);
-  const OptimizerInfo& info = *find_optimizer(section.name);
+void write_optim(YamlWriter& out, const OptimSection& written) {
+  const OptimizerInfo& info = *find_optimizer(written.name);
+  const OptimSection section = with_optimizer_defaults(written);
   out.open("optim");
   out.text("name", section.name);
   if (section.lr > 0) out.number("lr", section.lr);
   out.number("weight_decay", section.weight_decay);
-  if (info.has_betas) out.raw("betas", fmt::format("[{}, {}]", section.beta1, section.beta2));
-  if (info.has_eps) out.number("eps", section.eps);
+  if (info.has_betas) out.raw("betas", fmt::format("[{}, {}]", *section.beta1, *section.beta2));
+  if (info.has_eps) out.number("eps", *section.eps);
   write_arguments(out, section.arguments, section.name);
   if (section.sched) write_sched(out, *section.sched);
   out.close();

@@ -139,14 +139,14 @@ const OptimizerInfo* find_optimizer(const std::string& name) {
 OptimSection default_optim_section(const std::string& name) {
   OptimSection section;
   section.name = name;
-  return with_own_defaults(std::move(section));
+  return with_optimizer_defaults(std::move(section));
 }
 
-OptimSection with_own_defaults(OptimSection section) {
+OptimSection with_optimizer_defaults(OptimSection section) {
   const OptimizerInfo& info = *find_optimizer(section.name);
-  if (section.beta1 == kOptimizersOwn) section.beta1 = info.beta1;
-  if (section.beta2 == kOptimizersOwn) section.beta2 = info.beta2;
-  if (section.eps == kOptimizersOwn) section.eps = info.eps;
+  if (!section.beta1) section.beta1 = info.beta1;
+  if (!section.beta2) section.beta2 = info.beta2;
+  if (!section.eps) section.eps = info.eps;
   return section;
 }
 
@@ -158,16 +158,15 @@ std::map<std::string, double> optimizer_arguments(const OptimSection& optim) {
   return all;
 }
 
-std::vector<SectionProblem> check_optimizer(const OptimSection& given) {
-  const OptimizerInfo* info = find_optimizer(given.name);
+std::vector<SectionProblem> check_optimizer(const OptimSection& optim) {
+  const OptimizerInfo* info = find_optimizer(optim.name);
   if (info == nullptr) {
     std::string names;
     for (const OptimizerInfo& known : optimizer_table())
       names += (names.empty() ? "" : ", ") + known.name;
     return {
-        {"name", fmt::format("unknown optimizer `{}`; expected one of: {}", given.name, names)}};
+        {"name", fmt::format("unknown optimizer `{}`; expected one of: {}", optim.name, names)}};
   }
-  const OptimSection optim = with_own_defaults(given);
   SectionProblems problems;
   check_not_negative(problems, "lr", optim.lr);
   check_not_negative(problems, "weight_decay", optim.weight_decay);
@@ -175,10 +174,11 @@ std::vector<SectionProblem> check_optimizer(const OptimSection& given) {
     problems.push_back(
         {"weight_decay", fmt::format("{} has none; remove it or set it to 0", optim.name)});
   }
-  if (info->has_betas)
-    check_unit_interval(problems, "betas", optim.beta1),
-        check_unit_interval(problems, "betas", optim.beta2);
-  if (info->has_eps) check_not_negative(problems, "eps", optim.eps);
+  if (info->has_betas) {
+    for (const double beta : {optim.beta1.value_or(info->beta1), optim.beta2.value_or(info->beta2)})
+      check_unit_interval(problems, "betas", beta);
+  }
+  if (info->has_eps) check_not_negative(problems, "eps", optim.eps.value_or(info->eps));
   for (const auto& [name, value] : optim.arguments) {
     const auto known = std::ranges::find(info->arguments, name, &OptimizerArgument::name);
     if (known == info->arguments.end()) {

@@ -34,8 +34,8 @@ struct OptimizerInfo {
 /// A section with every default of the optimizer `name`; the caller then overwrites what the file
 /// says. REQUIRES: the name is in the table.
 [[nodiscard]] OptimSection default_optim_section(const std::string& name);
-/// The section with the optimizer's own betas and epsilon where it has none. REQUIRES: as above.
-[[nodiscard]] OptimSection with_own_defaults(OptimSection section);
+/// The same section with the optimizer's own defaults where it says nothing. REQUIRES: as above.
+[[nodiscard]] OptimSection with_optimizer_defaults(OptimSection section);
 /// Every argument that is not a field of OptimSection: the written value or the default.
 [[nodiscard]] std::map<std::string, double> optimizer_arguments(const OptimSection& optim);
 

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "base/address.h"
 #include "base/escape.h"
 #include "base/log.h"
 #include "base/problem.h"
@@ -137,6 +138,8 @@ YamlDocument with_adapter_values(
 RunCheck check_document(const YamlDocument& document, const std::string& file,
                         const std::string& instance) {
   Findings findings{document.problems()};
+  for (const std::string& where : document.addresses_with_keys())
+    document.problems().add(where, kKeysAdvice);
   SectionReaders readers = open_sections(SectionReader(document.root(), "", findings));
   RunCheck check;
   check.config = read_sections(readers, std::filesystem::path(file).parent_path(), instance);

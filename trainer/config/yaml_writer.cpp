@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/address.h"
 #include "trainer/config/known_keys.h"
 
 namespace trellis::trainer {
@@ -68,7 +69,7 @@ void YamlWriter::keep(const YamlMap& source, std::string_view path) {
 
 std::string YamlWriter::quoted(std::string_view value) {
   std::string out = "\"";
-  for (const char c : value) {
+  for (const char c : without_keys(value)) {  // an imported address, or one of an older program
     if (c == '"' || c == '\\') {
       out += '\\';
       out += c;

@@ -8,6 +8,7 @@
 #include "trainer/models/llama/modeling_llama.h"
 #include "trainer/models/megatron_gpt/gpt_model.h"
 #include "trainer/models/vit/modeling_vit.h"
+#include "trainer/parallel_layers/lora.h"
 
 namespace trellis::trainer {
 namespace {
@@ -46,14 +47,8 @@ class Trained {
     for (NamedModule& module : modules_of(config)) aliases_[module.path] = module.alias;
   }
   bool operator()(const Parameter& parameter) const {
-    if (parameter.adapter) return true;
-    const std::size_t dot = parameter.name.rfind('.');
-    const std::string module = parameter.name.substr(0, dot);
-    if (lora_.saves_module(module)) return true;
-    if (lora_.bias == "none" || parameter.name.compare(dot + 1, 4, "bias") != 0) return false;
-    const auto found = aliases_.find(module);
-    return lora_.bias == "all" ||
-           (found != aliases_.end() && lora_.targets_module(module, found->second));
+    const auto found = aliases_.find(parameter.name.substr(0, parameter.name.rfind('.')));
+    return is_trained(lora_, parameter, found == aliases_.end() ? "" : found->second);
   }
 
  private:

@@ -27,6 +27,8 @@ MicroBatch concatenated(const std::vector<MicroBatch>& batches) {
                      &MicroBatch::position_ids, &MicroBatch::attention_mask}) {
     whole.*field = join(field);
   }
+  for (const MicroBatch& batch : batches)
+    whole.places.insert(whole.places.end(), batch.places.begin(), batch.places.end());
   return whole;
 }
 
@@ -101,8 +103,10 @@ std::optional<LTStep> NeuronLTModule::training_step(const MicroBatch& batch) {
 
 NeuronXLAStrategy::NeuronXLAStrategy(runtime::WorldOptions world,
                                      std::optional<NxDConfig> nxd_config, int tensor_parallel_size,
-                                     int pipeline_parallel_size)
-    : world_(std::move(world)), config_(nxd_config.value_or(NxDConfig{})) {
+                                     int pipeline_parallel_size, bool save_load_xser)
+    : world_(std::move(world)),
+      config_(nxd_config.value_or(NxDConfig{})),
+      save_load_xser_(save_load_xser) {
   if (nxd_config) return;
   config_.tensor_parallel_size = tensor_parallel_size;
   config_.pipeline_parallel_size = pipeline_parallel_size;
@@ -163,6 +167,11 @@ LightningTrainer& LightningTrainer::logger(NeuronTensorBoardLogger& logger) {
   return *this;
 }
 
+LightningTrainer& LightningTrainer::callback(LightningCallback callback) {
+  callbacks_.push_back(std::move(callback));
+  return *this;
+}
+
 void LightningTrainer::fit(LTModuleArguments arguments, const BatchSource& data,
                            const std::function<void(const LTStep&)>& on_step) const {
   arguments.nxd_config = precision_.applied_to(strategy_.nxd_config());
@@ -170,15 +179,22 @@ void LightningTrainer::fit(LTModuleArguments arguments, const BatchSource& data,
     NeuronLTModule module(arguments);
     module.setup(rank);
     module.configure_optimizers();
+    for (const LightningCallback& callback : callbacks_) {
+      if (callback.on_fit_start) callback.on_fit_start(rank, module);
+    }
     std::optional<NeuronHooks> hooks;
     if (hooks_ != nullptr) hooks.emplace(*hooks_, module);
     const SamplerArguments sampler =
         NeuronXLAStrategy::distributed_sampler_kwargs(module.model().parallel());
     const std::int64_t max_steps = arguments.max_steps;
-    for (std::int64_t index = 0; module.optimizer().steps() < max_steps && !rank.stop_requested();
-         ++index) {
+    const std::int64_t first = module.optimizer().steps() * arguments.grad_accum_steps;
+    for (std::int64_t index = first;
+         module.optimizer().steps() < max_steps && !rank.stop_requested(); ++index) {
       const auto step = module.training_step(data(index, sampler));
       if (step && hooks) hooks->end_step(step->step - 1);
+      for (const LightningCallback& callback : callbacks_) {
+        if (step && callback.on_train_step_end) callback.on_train_step_end(rank, module, *step);
+      }
       if (!step || !module.is_logging_rank()) continue;
       const bool logs = step->step % arguments.logging_interval == 0 || step->step == max_steps;
       if (logs && bar_ != nullptr) bar_->on_step(*step, max_steps);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "runtime/world.h"
 #include "trainer/nxd/neuron_hooks_callback.h"
@@ -55,7 +56,9 @@ class NeuronLTModule {
   /// schedule; then what the step produced.
   std::optional<LTStep> training_step(const MicroBatch& batch);
   [[nodiscard]] NxDModel& model() { return *model_; }
+  [[nodiscard]] const NxDModel& model() const { return *model_; }
   [[nodiscard]] NxDOptimizer& optimizer() { return *optimizer_; }
+  [[nodiscard]] const NxDOptimizer& optimizer() const { return *optimizer_; }
   [[nodiscard]] const LTModuleArguments& arguments() const { return arguments_; }
   /// Whether this rank shows progress and writes logs: data and tensor rank 0 of the last stage, or
   /// of the first with log_rank0.
@@ -78,16 +81,19 @@ struct SamplerArguments {
 class NeuronXLAStrategy {
  public:
   /// The sizes count only without an nxd_config. `world`: device, plugin, threads; its world_size
-  /// is the number of ranks.
+  /// is the number of ranks. `save_load_xser`: checkpoints have a file per tensor.
   explicit NeuronXLAStrategy(runtime::WorldOptions world, std::optional<NxDConfig> nxd_config = {},
-                             int tensor_parallel_size = 1, int pipeline_parallel_size = 1);
+                             int tensor_parallel_size = 1, int pipeline_parallel_size = 1,
+                             bool save_load_xser = true);
   [[nodiscard]] const NxDConfig& nxd_config() const { return config_; }
+  [[nodiscard]] bool save_load_xser() const { return save_load_xser_; }
   void launch(const std::function<void(runtime::RankContext&)>& body) const;
   [[nodiscard]] static SamplerArguments distributed_sampler_kwargs(const ParallelState& parallel);
 
  private:
   runtime::WorldOptions world_;
   NxDConfig config_;
+  bool save_load_xser_;
 };
 
 /// Which type weights and activations have: bf16 when mixed precision is enabled, else what the
@@ -124,6 +130,14 @@ class NeuronTensorBoardLogger {
 /// A batch of one data-parallel rank, on the CPU. `index` counts a rank's batches from 0.
 using BatchSource = std::function<MicroBatch(std::int64_t index, const SamplerArguments& sampler)>;
 
+/// What runs on every rank next to a training: checkpoints (NeuronCheckpointIO::callback).
+struct LightningCallback {
+  /// Before the first step: the module may go on from where another training was.
+  std::function<void(runtime::RankContext& rank, NeuronLTModule& module)> on_fit_start = {};
+  std::function<void(runtime::RankContext& rank, NeuronLTModule& module, const LTStep& step)>
+      on_train_step_end = {};
+};
+
 /// Lightning's trainer, as much of it as NxD uses: fit.
 class LightningTrainer {
  public:
@@ -134,7 +148,8 @@ class LightningTrainer {
   LightningTrainer& logger(NeuronTensorBoardLogger& logger);
   /// It works on every rank. REQUIRES: it outlives fit().
   LightningTrainer& callback(const NeuronHooksCallback& hooks);
-  /// Trains max_steps steps; the module's nxd_config is the strategy's. Every step goes to
+  LightningTrainer& callback(LightningCallback callback);
+  /// Trains up to step max_steps; the module's nxd_config is the strategy's. Every step goes to
   /// `on_step` on the logging rank.
   void fit(LTModuleArguments arguments, const BatchSource& data,
            const std::function<void(const LTStep&)>& on_step = {}) const;
@@ -142,6 +157,7 @@ class LightningTrainer {
  private:
   NeuronXLAStrategy strategy_;
   NeuronXLAPrecisionPlugin precision_;
+  std::vector<LightningCallback> callbacks_;
   NeuronTQDMProgressBar* bar_ = nullptr;
   NeuronTensorBoardLogger* logger_ = nullptr;
   const NeuronHooksCallback* hooks_ = nullptr;

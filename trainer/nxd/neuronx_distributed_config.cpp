@@ -38,17 +38,15 @@ void fill_defaults(NxDConfig& config) {
   ModelInitConfig& init = config.model_init_config;
   if (!init.sequential_move_factor) init.sequential_move_factor = config.sequential_move_factor;
   if (!init.meta_device_init) init.meta_device_init = false;
+  if (config.lora_config && !config.lora_config->enable_lora) config.lora_config.reset();
 }
 
 void check_sizes(const NxDConfig& config, Problems& problems) {
   expect_at_least_one(problems, "tensor_parallel_size", config.tensor_parallel_size);
   expect_at_least_one(problems, "pipeline_parallel_size", config.pipeline_parallel_size);
-  expect(problems, config.expert_parallel_size == 1, "expert_parallel_size",
-         "this version has no expert parallelism: expected 1, got " +
-             std::to_string(config.expert_parallel_size));
-  expect(problems, config.context_parallel_size == 1, "context_parallel_size",
-         "this version has no context parallelism: expected 1, got " +
-             std::to_string(config.context_parallel_size));
+  expect_at_least_one(problems, "expert_parallel_size", config.expert_parallel_size);
+  expect_at_least_one(problems, "context_parallel_size", config.context_parallel_size);
+  expect_at_least_one(problems, "kv_size_multiplier", config.kv_size_multiplier);
   expect(problems, !config.sequence_parallel || config.tensor_parallel_size > 1,
          "sequence_parallel",
          "expected tensor_parallel_size 2 or more, got " +
@@ -116,6 +114,7 @@ NxDConfig neuronx_distributed_config(NxDConfig arguments) {
   check_sizes(arguments, problems);
   check_pipeline(arguments, problems);
   check_init_and_precision(arguments, problems);
+  if (arguments.lora_config) check_lora_config(*arguments.lora_config, problems);
   problems.throw_if_any();
   return arguments;
 }

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/nxd/lora_config.h"
+#include "trainer/parallel_layers/rank_mesh.h"
 #include "trainer/pipeline/comm.h"
 
 namespace trellis::trainer {
@@ -71,8 +73,12 @@ struct MixedPrecisionConfig {
 struct NxDConfig {
   int tensor_parallel_size = 1;
   int pipeline_parallel_size = 1;
-  int expert_parallel_size = 1;
-  int context_parallel_size = 1;
+  int expert_parallel_size = 1;   ///< the ranks of data × context parallelism share out the experts
+  int context_parallel_size = 1;  ///< each of so many ranks has a part of the sequence
+  /// Copies of each key/value head of GQAQKVColumnParallelLinear, one number for all layers; and
+  /// how they lie over the TP ranks.
+  int kv_size_multiplier = 1;
+  ReplicaOrder kv_replica_order = ReplicaOrder::kAdjacent;
   std::optional<PipelineConfig> pipeline_config = {};
   OptimizerConfig optimizer_config = {};
   std::optional<ActivationCheckpointConfig> activation_checkpoint_config = {};
@@ -80,6 +86,7 @@ struct NxDConfig {
                            ///< filled up with heads of zeros
   bool sequence_parallel = false;
   ModelInitConfig model_init_config = {};
+  std::optional<LoraConfig> lora_config = {};  ///< none: no adapters
   MixedPrecisionConfig mixed_precision_config = {};
   int sequential_move_factor =
       11;  ///< ranks that build their weights at the same time, when model_init_config does not say

@@ -4,12 +4,15 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
 #include "runtime/world.h"
+#include "trainer/nxd/lora_checkpoints.h"
 #include "trainer/parallel_layers/collectives.h"
+#include "trainer/rank_model.h"
 
 namespace trellis::trainer {
 namespace {
@@ -35,10 +38,29 @@ void check_inputs(const MicroBatch& batch, const std::vector<std::string>& names
   }
 }
 
+void check_sequence(const MicroBatch& batch, int context_parallel_size) {
+  const std::int64_t length = batch.input_ids.dim() > 1 ? batch.input_ids.size(1) : 0;
+  if (length % context_parallel_size != 0)
+    throw ConfigError(
+        c10::str("run_train: context_parallel_size cuts the sequence: expected a multiple of ",
+                 context_parallel_size, " positions, got ", length));
+}
+
+ParallelSizes sizes_of(const NxDConfig& config) {
+  ParallelSizes sizes;
+  sizes.tensor_model_parallel_size = config.tensor_parallel_size;
+  sizes.pipeline_model_parallel_size = config.pipeline_parallel_size;
+  sizes.context_parallel_size = config.context_parallel_size;
+  sizes.expert_model_parallel_size = config.expert_parallel_size;
+  sizes.kv_size_multiplier = config.kv_size_multiplier;
+  sizes.kv_replica_order = config.kv_replica_order;
+  return sizes;
+}
+
 /// Sums each gradient over the group and divides by `divisor`; one communication per type.
 void all_reduce_gradients(const std::vector<Parameter*>& parameters, const ParallelGroup& group,
                           int divisor) {
-  if (group.size == 1) return;
+  if (group.size == 1 && divisor == 1) return;
   std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
   for (Parameter* parameter : parameters) {
     at::Tensor& grad = parameter->tensor.mutable_grad();
@@ -63,8 +85,7 @@ NxDModel::NxDModel(const NxDConfig& config, runtime::RankContext& rank,
                    const ModelFunction& model_fn)
     : config_(config),
       pipeline_(config.pipeline_config.value_or(PipelineConfig{})),
-      parallel_(ParallelState::initialize_model_parallel(rank, config.tensor_parallel_size,
-                                                         config.pipeline_parallel_size)),
+      parallel_(ParallelState::initialize_model_parallel(rank, sizes_of(config))),
       context_(make_context(rank)) {
   if (rank.shape_only() && config.pipeline_parallel_size > 1 && !pipeline_.border) {
     throw ConfigError(
@@ -72,19 +93,79 @@ NxDModel::NxDModel(const NxDConfig& config, runtime::RankContext& rank,
         "learned: expected their sizes");
   }
   const Scope scope("phase=init");
+  build_in_waves(rank, model_fn);
+  tied_.emplace(engine_->stages(), parameters_, engine_->shape(), parallel_,
+                pipeline_group_factory(rank, parallel_));
+  if (!lora_) return;
+  if (!rank.shape_only()) check_adapters();
+  if (lora_->load) load_adapters(rank, *this);
+}
+
+void NxDModel::build_in_waves(runtime::RankContext& rank, const ModelFunction& model_fn) {
   // Without data no one holds anything: all at once.
   const int at_a_time =
-      rank.shape_only() ? rank.world_size() : *config.model_init_config.sequential_move_factor;
+      rank.shape_only() ? rank.world_size() : *config_.model_init_config.sequential_move_factor;
   for (int first = 0; first < rank.world_size(); first += at_a_time) {
     if (rank.rank() >= first && rank.rank() < first + at_a_time) {
-      auto stages = build_stages(model_fn(context_));
+      const SequentialModel model = model_fn(context_);
+      take_adapters(model);
+      auto stages = build_stages(model);
       const PipelineOptions options = engine_options(stages);
       engine_.emplace(std::move(stages), context_, options);
     }
     rank.host_barrier();
   }
-  tied_.emplace(engine_->stages(), parameters_, engine_->shape(), parallel_,
-                pipeline_group_factory(rank, parallel_));
+}
+
+void NxDModel::take_adapters(const SequentialModel& model) {
+  if (model.lora() && config_.lora_config && *model.lora() != *config_.lora_config)
+    throw ConfigError(
+        "lora_config: the model is a LoRAModel with another LoraConfig: expected one of the two");
+  const std::optional<LoraConfig> asked = model.lora() ? model.lora() : config_.lora_config;
+  config_.lora_config.reset();
+  if (!asked || !asked->enable_lora) return;
+  Problems problems;
+  check_lora_config(*asked, problems);
+  problems.throw_if_any();
+  config_.lora_config = asked->load_lora_from_ckpt ? with_saved_numbers(*asked) : *asked;
+  lora_ = lora_section_of(*config_.lora_config);
+  context_.lora = &*lora_;
+}
+
+/// Each name of lora_config must be that of a layer, on whatever stage. Every rank of a pipeline
+/// throws the same.
+void NxDModel::check_adapters() const {
+  std::vector<std::pair<const char*, LoraSection>> wanted;
+  for (const std::string& name : lora_->targets) {
+    wanted.emplace_back("target_modules", LoraSection{});
+    wanted.back().second.targets = {name};
+  }
+  if (!lora_->target_regex.empty()) {
+    wanted.emplace_back("target_modules_regex", LoraSection{});
+    wanted.back().second.target_regex = lora_->target_regex;
+  }
+  std::vector<double> found;
+  std::string layers;
+  for (const auto& [key, one] : wanted) {
+    const auto is_of = [&one = one](const Parameter& parameter) {
+      const std::size_t end = parameter.name.find(".lora_A.");
+      return end != std::string::npos && one.targets_module(parameter.name.substr(0, end));
+    };
+    found.push_back(static_cast<double>(std::ranges::count_if(parameters_, is_of)));
+  }
+  const at::Tensor counts = all_reduce(at::tensor(found, at::kFloat).to(context_.device),
+                                       parallel_.get_pipeline_model_parallel_group())
+                                .cpu();
+  for (const std::string& layer : layer_names_) layers += (layers.empty() ? "" : ", ") + layer;
+  Problems problems;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const LoraSection& one = wanted[i].second;
+    if (counts[static_cast<std::int64_t>(i)].item<double>() > 0) continue;
+    problems.add(std::string("lora_config.") + wanted[i].first,
+                 "`" + (one.target_regex.empty() ? one.targets.front() : one.target_regex) +
+                     "` names no parallel layer of the model, whose layers are " + layers);
+  }
+  problems.throw_if_any();
 }
 
 ModuleContext NxDModel::make_context(const runtime::RankContext& rank) {
@@ -166,6 +247,7 @@ const SequentialStage& NxDModel::stage(std::size_t chunk) const {
 std::vector<MicroBatch> NxDModel::split(const MicroBatch& batch) const {
   check_inputs(batch, pipeline_.input_names.empty() ? std::vector<std::string>{"input_ids"}
                                                     : pipeline_.input_names);
+  check_sequence(batch, config_.context_parallel_size);
   const std::int64_t count = pipeline_.num_microbatches, rows = batch.input_ids.size(0);
   if (rows % count != 0) {
     throw ConfigError(
@@ -184,7 +266,11 @@ std::vector<MicroBatch> NxDModel::split(const MicroBatch& batch) const {
     micro_batch.loss_mask = part(batch.loss_mask);
     micro_batch.position_ids = part(batch.position_ids);
     micro_batch.attention_mask = part(batch.attention_mask);
+    if (std::ssize(batch.places) != rows) continue;
+    const auto first = batch.places.begin() + m * rows / count;
+    micro_batch.places.assign(first, first + rows / count);
   }
+  take_sequence_parts(parts, context_);
   return parts;
 }
 
@@ -212,7 +298,10 @@ at::Tensor NxDModel::forward(const MicroBatch& batch) {
                       std::to_string(config_.pipeline_parallel_size) +
                       "): call run_train or run_eval");
   }
-  MicroBatch here = batch;
+  check_sequence(batch, config_.context_parallel_size);
+  std::vector<MicroBatch> parts{batch};
+  take_sequence_parts(parts, context_);
+  MicroBatch here = parts.front();
   for (at::Tensor* field :
        {&here.input_ids, &here.labels, &here.loss_mask, &here.position_ids, &here.attention_mask}) {
     if (field->defined()) *field = field->to(context_.device);
@@ -228,14 +317,17 @@ void NxDModel::reduce_gradients() {
   const at::NoGradGuard no_grad;
   tied_->sum_gradients([](const Parameter& parameter) { return parameter.tensor.grad(); });
   const Scope scope("phase=grad_reduce");
-  std::vector<Parameter*> all, partial;
+  std::vector<Parameter*> dense, experts, partial;
   for (Parameter& parameter : parameters_) {
-    all.push_back(&parameter);
+    if (!parameter.tensor.requires_grad()) continue;
+    (parameter.experts.is_stacked() ? experts : dense).push_back(&parameter);
     if (parameter.sequence_parallel_enabled) partial.push_back(&parameter);
   }
   all_reduce_gradients(partial, parallel_.get_tensor_model_parallel_group(), 1);
-  all_reduce_gradients(all, parallel_.get_data_parallel_group(),
-                       parallel_.get_data_parallel_size());
+  // Tokens of all these ranks were sent to an expert: its gradient is their sum.
+  const ParallelGroup& holders = parallel_.get_zero1_sharding_group();
+  all_reduce_gradients(dense, holders, holders.size);
+  all_reduce_gradients(experts, parallel_.get_expert_data_parallel_group(), holders.size);
 }
 
 std::vector<std::pair<std::string, at::Tensor>> NxDModel::named_parameters() const {
@@ -277,6 +369,16 @@ std::vector<std::vector<std::shared_ptr<torch::nn::Module>>> NxDModel::local_mod
       stages[chunk].push_back(layer.built.module);
   }
   return stages;
+}
+
+std::shared_ptr<LocalModule> NxDModel::local_module(std::size_t chunk) {
+  const std::size_t chunks = engine_->stages().size();
+  if (chunk >= chunks)
+    throw ConfigError(c10::str("local_module: this rank has ", chunks,
+                               " virtual stages: expected less than that, got ", chunk));
+  std::shared_ptr<LocalModule>& module = local_modules_[chunk];
+  if (!module) module = std::make_shared<LocalModule>(stage(chunk), parameters_);
+  return module;
 }
 
 std::vector<std::shared_ptr<torch::nn::Module>> NxDModel::original_module() const {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/nxd/local_module.h"
 #include "trainer/nxd/neuronx_distributed_config.h"
 #include "trainer/nxd/sequential_model.h"
 #include "trainer/nxd/sequential_stage.h"
@@ -32,14 +33,16 @@ class NxDModel {
   NxDModel& operator=(const NxDModel&) = delete;
 
   /// Forward and backward of one batch of this data-parallel rank, on the CPU: it is cut along
-  /// dimension 0 into num_microbatches, which move to the device one by one. Gradients are averaged
+  /// dimension 0 into num_microbatches, which move to the device one by one; with context
+  /// parallelism each rank takes its part of the sequence. Gradients are averaged
   /// over data-parallel ranks, by the NxDOptimizer when there is one, else here. Returns the loss:
   /// of one stage, or as pipeline_config says. Undefined where there is none.
   at::Tensor run_train(const MicroBatch& batch);
   /// The loss without gradients. Throws ConfigError unless the model has several pipeline ranks
   /// (forward() serves one), or with virtual stages.
   at::Tensor run_eval(const MicroBatch& batch);
-  /// The last layer's output for a whole batch. Throws ConfigError with several pipeline ranks.
+  /// The last layer's output for a whole batch, of this rank's part of the sequence. Throws
+  /// ConfigError with several pipeline ranks.
   at::Tensor forward(const MicroBatch& batch);
 
   [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
@@ -60,6 +63,9 @@ class NxDModel {
 
   /// The layers of each virtual stage of this rank, in order.
   [[nodiscard]] std::vector<std::vector<std::shared_ptr<torch::nn::Module>>> local_modules() const;
+  /// The same layers of one virtual stage as one module, whose parameters are all that live here,
+  /// under their names: what is wrapped. The same object in each call.
+  [[nodiscard]] std::shared_ptr<LocalModule> local_module(std::size_t chunk = 0);
   /// Every layer of the model. Throws ConfigError with several pipeline ranks: the others' layers
   /// are not built here.
   [[nodiscard]] std::vector<std::shared_ptr<torch::nn::Module>> original_module() const;
@@ -78,6 +84,9 @@ class NxDModel {
   [[nodiscard]] std::vector<std::vector<std::string>> tied_names() const;
 
   [[nodiscard]] const NxDConfig& config() const { return config_; }
+  /// Null: the model has no adapters. With load_lora_from_ckpt the numbers are those that were
+  /// saved.
+  [[nodiscard]] const LoraSection* lora() const { return lora_ ? &*lora_ : nullptr; }
   [[nodiscard]] at::ScalarType dtype() const { return config_.dtype; }
   [[nodiscard]] const ParallelState& parallel() const { return parallel_; }
   [[nodiscard]] ParameterList& parameter_list() { return parameters_; }
@@ -89,6 +98,9 @@ class NxDModel {
 
  private:
   [[nodiscard]] ModuleContext make_context(const runtime::RankContext& rank);
+  void build_in_waves(runtime::RankContext& rank, const ModelFunction& model_fn);
+  void take_adapters(const SequentialModel& model);
+  void check_adapters() const;
   [[nodiscard]] std::vector<std::unique_ptr<PipelineStage>> build_stages(
       const SequentialModel& model);
   [[nodiscard]] PipelineOptions engine_options(
@@ -102,10 +114,12 @@ class NxDModel {
   PipelineConfig pipeline_;
   ParallelState parallel_;
   ParameterList parameters_;
+  std::optional<LoraSection> lora_;  ///< context_ has its address
   std::vector<std::string> layer_names_;
   ModuleContext context_;
   std::optional<NxDPPModel> engine_;
   std::optional<TiedWeights> tied_;
+  std::map<std::size_t, std::shared_ptr<LocalModule>> local_modules_;  ///< by virtual stage
   bool optimizer_reduces_ = false;
 };
 

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <typeinfo>
@@ -11,6 +12,7 @@
 #include <torch/nn/module.h>
 
 #include "trainer/data/data_module.h"
+#include "trainer/nxd/lora_config.h"
 #include "trainer/parallel_layers/parameter.h"
 
 namespace trellis::trainer {
@@ -70,7 +72,14 @@ class SequentialModel {
     return *this;
   }
 
+  /// Its parallel layers get adapters: see LoRAModel.
+  SequentialModel& adapters(LoraConfig config) {
+    lora_ = std::move(config);
+    return *this;
+  }
+
   [[nodiscard]] const std::vector<LayerSpec>& layers() const { return layers_; }
+  [[nodiscard]] const std::optional<LoraConfig>& lora() const { return lora_; }
   [[nodiscard]] const LossFunction& loss_function() const { return loss_; }
   [[nodiscard]] const std::vector<std::vector<std::string>>& tied() const { return tied_; }
 
@@ -102,6 +111,16 @@ class SequentialModel {
   std::vector<LayerSpec> layers_;
   LossFunction loss_;
   std::vector<std::vector<std::string>> tied_;
+  std::optional<LoraConfig> lora_;
+};
+
+/// NxD's wrapper: the model with adapters at the layers that `config` targets, of which alone the
+/// weights are trained. The same as NxDConfig::lora_config, for one model.
+class LoRAModel : public SequentialModel {
+ public:
+  LoRAModel(SequentialModel module, LoraConfig config) : SequentialModel(std::move(module)) {
+    adapters(std::move(config));
+  }
 };
 
 }  // namespace trellis::trainer

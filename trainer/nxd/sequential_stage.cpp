@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "trainer/parallel_layers/checkpointing.h"
+#include "trainer/parallel_layers/lora.h"
 
 namespace trellis::trainer {
 namespace {
@@ -70,6 +71,12 @@ void adopt_parameters(const BuiltLayer& layer, const std::string& name,
     }
     Parameter parameter;
     parameter.name = name + "." + item.key();
+    const std::string module = parameter.name.substr(0, parameter.name.rfind('.'));
+    if (is_adapted(context, module)) {
+      throw ConfigError("lora_config.target_modules: " + module +
+                        ": a module of LibTorch takes no adapter: expected a parallel layer, such "
+                        "as ColumnParallelLinear, in its place");
+    }
     parameter.tensor = item.value();
     parameter.sequence_parallel_enabled = context.sequence_parallel;
     parameter.weight_decay = item.key().find("bias") == std::string::npos &&
@@ -88,6 +95,7 @@ std::vector<std::pair<std::string, at::Tensor>> values_to_fill(const BuiltLayer&
   std::vector<std::pair<std::string, at::Tensor>> values;
   for (std::size_t i = first; i < context.parameters->size(); ++i) {
     const Parameter& parameter = (*context.parameters)[i];
+    if (parameter.adapter) continue;  // it begins as LoRA says
     values.emplace_back(parameter.name.substr(name.size() + 1), parameter.tensor);
   }
   if (!config.model_init_config.include_buffers) return values;
@@ -229,6 +237,12 @@ void SequentialStage::build(const LayerSpec& spec, const NxDConfig& config,
   built.module->to(context.device, context.dtype);
   adopt_parameters(built, spec.name, context);
   initialise(built, spec.name, first, config, context);
+  if (context.lora != nullptr) {
+    for (std::size_t i = first; i < context.parameters->size(); ++i) {
+      Parameter& parameter = (*context.parameters)[i];
+      parameter.tensor.set_requires_grad(is_trained(*context.lora, parameter));
+    }
+  }
   layers_.push_back({spec.name, std::move(built), context.scope(spec.name), recompute});
 }
 

@@ -83,9 +83,9 @@ class Adam final : public ElementwiseRule {
  public:
   Adam(const OptimSection& optim, bool decoupled, bool amsgrad)
       : ElementwiseRule(moments(amsgrad)),
-        beta1_(optim.beta1),
-        beta2_(optim.beta2),
-        eps_(optim.eps),
+        beta1_(*optim.beta1),
+        beta2_(*optim.beta2),
+        eps_(*optim.eps),
         decoupled_(decoupled),
         amsgrad_(amsgrad) {}
 
@@ -117,9 +117,9 @@ class AdamWFp32OptState final : public ElementwiseRule {
  public:
   AdamWFp32OptState(const OptimSection& optim, bool correct_bias)
       : ElementwiseRule(moments(false)),
-        beta1_(optim.beta1),
-        beta2_(optim.beta2),
-        eps_(optim.eps),
+        beta1_(*optim.beta1),
+        beta2_(*optim.beta2),
+        eps_(*optim.eps),
         correct_bias_(correct_bias) {}
 
   [[nodiscard]] std::vector<double> numbers(std::int64_t step, double lr,
@@ -182,7 +182,7 @@ class Adadelta final : public ElementwiseRule {
   Adadelta(const OptimSection& optim, const Arguments& arguments)
       : ElementwiseRule({{"square_avg", 0}, {"acc_delta", 0}}),
         rho_(arguments.at("rho")),
-        eps_(optim.eps) {}
+        eps_(*optim.eps) {}
 
   [[nodiscard]] std::vector<double> numbers(std::int64_t, double lr,
                                             double weight_decay) const override {
@@ -208,9 +208,9 @@ class Adamax final : public ElementwiseRule {
  public:
   explicit Adamax(const OptimSection& optim)
       : ElementwiseRule({{"exp_avg", 0}, {"exp_inf", 0}}),
-        beta1_(optim.beta1),
-        beta2_(optim.beta2),
-        eps_(optim.eps) {}
+        beta1_(*optim.beta1),
+        beta2_(*optim.beta2),
+        eps_(*optim.eps) {}
 
   [[nodiscard]] std::vector<double> numbers(std::int64_t step, double lr,
                                             double weight_decay) const override {
@@ -235,7 +235,7 @@ class Adagrad final : public ElementwiseRule {
   Adagrad(const OptimSection& optim, const Arguments& arguments)
       : ElementwiseRule({{"sum", arguments.at("initial_accumulator_value")}}),
         lr_decay_(arguments.at("lr_decay")),
-        eps_(optim.eps) {}
+        eps_(*optim.eps) {}
 
   [[nodiscard]] std::vector<double> numbers(std::int64_t step, double lr,
                                             double weight_decay) const override {
@@ -270,7 +270,7 @@ class RmsProp final : public ElementwiseRule {
             rmsprop_states(arguments.at("momentum") > 0, arguments.at("centered") != 0)),
         alpha_(arguments.at("alpha")),
         momentum_(arguments.at("momentum")),
-        eps_(optim.eps),
+        eps_(*optim.eps),
         centered_(arguments.at("centered") != 0) {}
 
   [[nodiscard]] std::vector<double> numbers(std::int64_t, double lr,

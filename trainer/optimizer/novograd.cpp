@@ -23,9 +23,9 @@ namespace {
 class Novograd final : public UpdateRule {
  public:
   Novograd(const OptimSection& optim, const std::map<std::string, double>& arguments)
-      : beta1_(optim.beta1),
-        beta2_(optim.beta2),
-        eps_(optim.eps),
+      : beta1_(*optim.beta1),
+        beta2_(*optim.beta2),
+        eps_(*optim.eps),
         averaging_(arguments.at("grad_averaging") != 0),
         amsgrad_(arguments.at("amsgrad") != 0),
         luc_(arguments.at("luc") != 0),

@@ -31,14 +31,14 @@ at::Tensor row_weights_of(const Parameter& parameter, int tensor_parallel_size) 
   return at::cat(weights);
 }
 
-std::shared_ptr<const UpdateRule> make_update_rule(const OptimSection& given) {
+std::shared_ptr<const UpdateRule> make_update_rule(const OptimSection& optim) {
   Problems problems;
-  for (const SectionProblem& problem : check_optimizer(given))
+  for (const SectionProblem& problem : check_optimizer(optim))
     problems.add("model.optim." + problem.key, problem.text);
   problems.throw_if_any();
-  const OptimSection optim = with_own_defaults(given);
-  if (auto rule = make_elementwise_rule(optim)) return rule;
-  return make_layerwise_rule(optim);
+  const OptimSection whole = with_optimizer_defaults(optim);
+  if (auto rule = make_elementwise_rule(whole)) return rule;
+  return make_layerwise_rule(whole);
 }
 
 }  // namespace trellis::trainer

@@ -36,6 +36,21 @@ class Gathers {
   std::deque<ParameterBucket::Gather> under_way_;
 };
 
+ParameterList& in_groups(const std::vector<NeuronZero1Optimizer::ParameterGroup>& groups,
+                         ParameterList& parameters) {
+  Problems problems;
+  for (const NeuronZero1Optimizer::ParameterGroup& group : groups) {
+    for (const std::string& name : group.names) {
+      const auto found = std::ranges::find(parameters, name, &Parameter::name);
+      if (found == parameters.end()) continue;  // of another stage
+      if (found->group) problems.add("NeuronZero1Optimizer", name + " is in two groups");
+      found->group = group.numbers;
+    }
+  }
+  problems.throw_if_any();
+  return parameters;
+}
+
 /// Formulas are not evaluated in half precision.
 at::ScalarType compute_dtype(at::ScalarType stored) {
   return c10::promoteTypes(stored, at::kFloat);
@@ -97,6 +112,11 @@ NeuronZero1Optimizer::NeuronZero1Optimizer(ParameterList& parameters, const Para
   for (auto& bucket : plan_buckets(parameters, options_.grad_dtype, cap, dense, expert))
     add_shard(std::move(bucket));
 }
+
+NeuronZero1Optimizer::NeuronZero1Optimizer(const std::vector<ParameterGroup>& groups,
+                                           ParameterList& parameters, const ParallelState& parallel,
+                                           const OptimizerOptions& options)
+    : NeuronZero1Optimizer(in_groups(groups, parameters), parallel, options) {}
 
 NeuronZero1Optimizer::~NeuronZero1Optimizer() = default;
 

@@ -33,6 +33,17 @@ class NeuronZero1Optimizer {
   /// Throws ConfigError when masters or wider gradients are asked for without ZeRO-1.
   NeuronZero1Optimizer(ParameterList& parameters, const ParallelState& parallel,
                        const OptimizerOptions& options);
+  /// The parameters that the rule decays, those that it does not, and those of added groups,
+  /// by name.
+  struct ParameterGroup {
+    OptimizerGroup numbers;
+    std::vector<std::string> names;
+  };
+  /// The same with groups that have separate numbers, in which every rank names all parameters,
+  /// also those of other stages; those that no group names have the optimizer's. Throws ConfigError
+  /// for a parameter in two groups, too.
+  NeuronZero1Optimizer(const std::vector<ParameterGroup>& groups, ParameterList& parameters,
+                       const ParallelState& parallel, const OptimizerOptions& options);
   ~NeuronZero1Optimizer();
 
   /// First part of a step: sums the gradients that backward accumulated over TP and DP.
@@ -84,12 +95,6 @@ class NeuronZero1Optimizer {
   void for_each_parameter_state(const std::function<void(const ParameterState&)>& visit) const;
   void for_each_slot(const std::function<void(const ShardSlot&)>& visit) const;
   [[nodiscard]] bool is_sharded() const { return options_.zero1; }
-  /// The parameters that the rule decays, those that it does not, and those of added groups,
-  /// by name.
-  struct ParameterGroup {
-    OptimizerGroup numbers;
-    std::vector<std::string> names;
-  };
   [[nodiscard]] std::vector<ParameterGroup> param_groups() const;
 
  private:

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
@@ -96,6 +99,33 @@ at::Tensor clip_grad_norm(const std::vector<GradientPart>& parts, const GradNorm
                           double max_norm, double norm_type) {
   at::Tensor norm = get_grad_norm(parts, groups, norm_type);
   clip_grads_with_norm(parts, max_norm, norm);
+  return norm;
+}
+
+at::Tensor clip_grad_norm(ParameterList& parameters, const ParallelState& parallel, double max_norm,
+                          double norm_type) {
+  const at::NoGradGuard no_grad;
+  std::vector<GradientPart> all, counted;
+  for (Parameter& parameter : parameters) {
+    at::Tensor& grad = parameter.tensor.mutable_grad();
+    if (!grad.defined()) continue;
+    if (!grad.is_contiguous()) grad = grad.contiguous();
+    all.push_back({grad.view(-1)});
+    for (GradientPart& part : gradient_parts(parameter, all.back().grad)) {
+      if (!parameter.experts.is_stacked()) part.holders = parallel.get_expert_model_parallel_size();
+      counted.push_back(std::move(part));
+    }
+  }
+  if (counted.empty() && parameters.empty()) counted.push_back({at::zeros({1}), true});
+  if (counted.empty())
+    counted.push_back(
+        {at::zeros({1}, parameters.front().tensor.options().requires_grad(false)), true});
+  const at::Tensor norm = get_grad_norm(
+      counted,
+      {parallel.get_tensor_model_parallel_group(), parallel.get_pipeline_model_parallel_group(),
+       parallel.get_expert_model_parallel_group()},
+      norm_type);
+  clip_grads_with_norm(all, max_norm, norm);
   return norm;
 }
 

@@ -49,5 +49,10 @@ void clip_grads_with_norm(const std::vector<GradientPart>& parts, double max_nor
 /// Both; returns the norm before clipping.
 at::Tensor clip_grad_norm(const std::vector<GradientPart>& parts, const GradNormGroups& groups,
                           double max_norm, double norm_type = 2);
+/// NxD's parallel_layers.clip_grad_norm: the same of the gradients that LibTorch keeps with the
+/// parameters (Tensor::grad), reduced over data-parallel ranks. Those without one add zero. Every
+/// rank calls it.
+at::Tensor clip_grad_norm(ParameterList& parameters, const ParallelState& parallel, double max_norm,
+                          double norm_type = 2);
 
 }  // namespace trellis::trainer

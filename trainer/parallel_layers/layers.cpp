@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "trainer/parallel_layers/collectives.h"
+#include "trainer/parallel_layers/lora.h"
 #include "trainer/parallel_layers/mappings.h"
 #include "trainer/parallel_layers/sequence_parallel.h"
 
@@ -35,6 +36,15 @@ ParallelEmbedding::ParallelEmbedding(const ModuleContext& context, const std::st
       sequence_parallel_(options.sequence_parallel_enabled.value_or(context.sequence_parallel)),
       shard_across_embedding_(options.shard_across_embedding),
       scope_(context.scope(path)) {
+  if (is_adapted(context, path)) {
+    if (shard_across_embedding_)
+      throw ConfigError(path +
+                        ": takes no adapter: the rows of A are sharded as those of the weight: "
+                        "expected shard_across_embedding false, got true");
+    lora_ =
+        std::make_shared<const EmbeddingLora>(context_of_adapter(context, sequence_parallel_),
+                                              *context.lora, path, num_embeddings, embedding_dim);
+  }
   if (!options.padding_idx) return;
   if (*options.padding_idx < 0 || *options.padding_idx >= num_embeddings) {
     throw ConfigError(c10::str(path, ": padding_idx must be a token: expected 0 … ",
@@ -47,11 +57,14 @@ ParallelEmbedding::ParallelEmbedding(const ModuleContext& context, const std::st
 
 at::Tensor ParallelEmbedding::forward(const at::Tensor& input_ids) const {
   const Scope scope = scope_.enter();
-  const at::Tensor ids = input_ids.t();
-  if (tp_.size == 1) return scope_.leave(look_up(ids));
-  if (shard_across_embedding_) return scope_.leave(look_up_own_columns(ids));
-  return scope_.leave(
-      reduce_activation(look_up_own_rows(ids), tp_, sequence_parallel_, reduce_dtype_));
+  const at::Tensor output = own_output(input_ids.t());
+  return scope_.leave(lora_ ? lora_->add_to(output, input_ids) : output);
+}
+
+at::Tensor ParallelEmbedding::own_output(const at::Tensor& ids) const {
+  if (tp_.size == 1) return look_up(ids);
+  if (shard_across_embedding_) return look_up_own_columns(ids);
+  return reduce_activation(look_up_own_rows(ids), tp_, sequence_parallel_, reduce_dtype_);
 }
 
 at::Tensor ParallelEmbedding::look_up(const at::Tensor& ids) const {
@@ -100,11 +113,16 @@ ColumnParallelLinear::ColumnParallelLinear(const ModuleContext& context, const s
       biases.push_back(bias.tensor);
     }
   }
+  if (context.lora != nullptr)
+    lora_ = std::make_shared<const ColumnParallelLora>(
+        context_of_adapter(context, shards_.sequence_parallel), *context.lora, path, input_size,
+        outputs, /*alias=*/"", options.stride);
 }
 
 std::vector<at::Tensor> ColumnParallelLinear::forward_with(const at::Tensor& input,
                                                            const ColumnShards& shards) const {
   std::vector<at::Tensor> outputs = linear_with_async_communication(input, shards);
+  if (lora_) lora_->add_to(outputs, input);
   if (gather_output_) {
     for (at::Tensor& output : outputs)
       output = gather_from_tensor_model_parallel_region(output, shards.tp);
@@ -162,6 +180,14 @@ RowParallelLinear::RowParallelLinear(const ModuleContext& context, const std::st
     parameter.weight_decay = context.decay_biases;
     bias_ = parameter.tensor;
   }
+  if (!is_adapted(context, path)) return;
+  if (!reduce_output_)
+    throw ConfigError(path +
+                      ": takes no adapter: it would be added to each part of a sum: expected "
+                      "reduce_output true, got false");
+  lora_ = std::make_shared<const RowParallelLora>(
+      context_of_adapter(context, sequence_parallel_), *context.lora, path, input_size, output_size,
+      options.partition ? *options.partition : strided_partition(1, input_size, options.stride));
 }
 
 at::Tensor RowParallelLinear::forward(const at::Tensor& input) const {
@@ -172,7 +198,8 @@ at::Tensor RowParallelLinear::forward(const at::Tensor& input) const {
                            part, {{weight_}, {}, ParallelGroup{}, false, part.scalar_type()})[0]
                      : at::linear(part, weight_);
   if (reduce_output_) output = reduce_activation(output, tp_, sequence_parallel_, reduce_dtype_);
-  return bias_.defined() && !skip_bias_add_ ? output.add(bias_) : output;
+  if (bias_.defined() && !skip_bias_add_) output = output.add(bias_);
+  return lora_ ? lora_->add_to(output, part) : output;
 }
 
 }  // namespace trellis::trainer

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,10 @@
 #include "trainer/parallel_layers/parameter.h"
 
 namespace trellis::trainer {
+
+class ColumnParallelLora;
+class EmbeddingLora;
+class RowParallelLora;
 
 /// Defaults are NxD's.
 struct ParallelEmbeddingOptions {
@@ -25,7 +30,8 @@ struct ParallelEmbeddingOptions {
 /// or [s/TP, b, h] with sequence parallelism.
 class ParallelEmbedding {
  public:
-  /// Throws ConfigError: a size that TP does not divide, a padding_idx that is no token.
+  /// Throws ConfigError: a size that TP does not divide, a padding_idx that is no token, an adapter
+  /// (ModuleContext::lora) with shard_across_embedding.
   ParallelEmbedding(const ModuleContext& context, const std::string& path,
                     std::int64_t num_embeddings, std::int64_t embedding_dim,
                     const ParallelEmbeddingOptions& options = {});
@@ -38,6 +44,7 @@ class ParallelEmbedding {
   [[nodiscard]] const at::Tensor& weight() const { return weight_; }
 
  private:
+  [[nodiscard]] at::Tensor own_output(const at::Tensor& ids) const;
   [[nodiscard]] at::Tensor look_up(const at::Tensor& ids) const;
   [[nodiscard]] at::Tensor look_up_own_rows(const at::Tensor& ids) const;
   [[nodiscard]] at::Tensor look_up_own_columns(const at::Tensor& ids) const;
@@ -47,6 +54,7 @@ class ParallelEmbedding {
   bool sequence_parallel_, shard_across_embedding_;
   std::int64_t padding_row_ = -1;  ///< of this rank's rows; −1: none
   LayerScope scope_;
+  std::shared_ptr<const EmbeddingLora> lora_;  ///< null: no adapter
 };
 
 /// Defaults are NxD's.
@@ -100,6 +108,7 @@ class ColumnParallelLinear {
   ColumnShards shards_;
   std::vector<at::Tensor> skipped_biases_, master_weights_;
   bool gather_output_;
+  std::shared_ptr<const ColumnParallelLora> lora_;  ///< null: no adapters
 };
 
 /// Defaults are NxD's.
@@ -122,8 +131,9 @@ struct RowParallelLinearOptions {
 /// ([s/TP, b, out] with sequence parallelism).
 class RowParallelLinear {
  public:
-  /// Throws ConfigError: sequence parallelism without input_is_parallel, a bias that would be added
-  /// to each part of a sum, a size that TP · stride does not divide.
+  /// Throws ConfigError: sequence parallelism without input_is_parallel, a bias or an adapter
+  /// (ModuleContext::lora) that would be added to each part of a sum, a size that TP · stride does
+  /// not divide.
   RowParallelLinear(const ModuleContext& context, const std::string& path, std::int64_t input_size,
                     std::int64_t output_size, const RowParallelLinearOptions& options = {});
   [[nodiscard]] at::Tensor forward(const at::Tensor& input) const;
@@ -139,6 +149,7 @@ class RowParallelLinear {
   at::ScalarType reduce_dtype_;
   bool sequence_parallel_, input_is_parallel_, skip_bias_add_, reduce_output_;
   bool fully_sharded_;  ///< backward reads the weight itself, not a view of what was released
+  std::shared_ptr<const RowParallelLora> lora_;  ///< null: no adapter
 };
 
 }  // namespace trellis::trainer

@@ -37,6 +37,26 @@ ShardPlace columns_of(std::int64_t size, const std::optional<Partition>& partiti
 
 }  // namespace
 
+bool is_adapted(const ModuleContext& context, const std::string& path) {
+  return context.lora != nullptr && context.lora->targets_module(path);
+}
+
+ModuleContext context_of_adapter(const ModuleContext& context, bool sequence_parallel) {
+  ModuleContext inner = context;
+  inner.lora = nullptr;
+  inner.sequence_parallel = sequence_parallel;
+  return inner;
+}
+
+bool is_trained(const LoraSection& lora, const Parameter& parameter, const std::string& alias) {
+  if (parameter.adapter) return true;
+  const std::size_t dot = parameter.name.rfind('.');
+  const std::string module = parameter.name.substr(0, dot);
+  if (lora.saves_module(module)) return true;
+  if (lora.bias == "none" || parameter.name.compare(dot + 1, 4, "bias") != 0) return false;
+  return lora.bias == "all" || lora.targets_module(module, alias);
+}
+
 ColumnParallelLora::ColumnParallelLora(const ModuleContext& context, const LoraSection& lora,
                                        const std::string& path, std::int64_t input_size,
                                        const std::vector<ColumnParallelLinear::Output>& outputs,

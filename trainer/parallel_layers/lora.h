@@ -14,6 +14,16 @@
 
 namespace trellis::trainer {
 
+/// Whether ModuleContext::lora gives the layer at `path` an adapter.
+[[nodiscard]] bool is_adapted(const ModuleContext& context, const std::string& path);
+/// What a layer's adapter is built with: it gets no adapter itself.
+[[nodiscard]] ModuleContext context_of_adapter(const ModuleContext& context,
+                                               bool sequence_parallel);
+/// Whether a fine-tuning with adapters changes the weight: an adapter, a weight of a module that is
+/// trained as a whole, a bias that lora_bias names. `alias`: as LoraSection::targets_module's.
+[[nodiscard]] bool is_trained(const LoraSection& lora, const Parameter& parameter,
+                              const std::string& alias = "");
+
 /// Low-rank adapters on a ColumnParallelLinear: output_i += scale · B_i · A_i ·
 /// dropout(input), with A_i [rank, in] on every rank and the rows of B_i sharded as those of the
 /// weight. A starts Kaiming-uniform, or normal, B at zero: at first the layer is as it was. Weights

@@ -79,6 +79,7 @@ struct Parameter {
 using ParameterList = std::deque<Parameter>;
 
 class FullySharding;
+struct LoraSection;
 
 /// What a module needs to know about its run to build itself.
 struct ModuleContext {
@@ -99,6 +100,9 @@ struct ModuleContext {
   bool shape_only = false;  ///< values do not matter: skip work that only makes values
   std::int64_t seed = 0;
   std::shared_ptr<FullySharding> fully_sharded = nullptr;  ///< null: weights are whole
+  /// Each parallel layer that it targets by its path gets an adapter. Null: none does;
+  /// the modules of the trainer's models, which have other names for layers, add theirs themselves.
+  const LoraSection* lora = nullptr;
   /// Where training is. The engine writes it before each forward; dropout and checkpoint() read it.
   std::shared_ptr<StepPosition> position = std::make_shared<StepPosition>();
 

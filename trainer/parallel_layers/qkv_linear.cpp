@@ -7,6 +7,7 @@
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
+#include "trainer/parallel_layers/lora.h"
 #include "trainer/parallel_layers/mappings.h"
 
 namespace trellis::trainer {
@@ -134,9 +135,11 @@ GQAQKVColumnParallelLinear::GQAQKVColumnParallelLinear(const ModuleContext& cont
                                                        const AttentionShape& shape,
                                                        const QkvLinearOptions& options)
     : shape_(shape),
-      partition_(partition_qkv(shape, context.tp().size, options.kv_size_multiplier,
-                               context.parallel->kv_replica_order(), path,
-                               options.pad_heads.value_or(context.pad_model))),
+      partition_(partition_qkv(
+          shape, context.tp().size,
+          options.kv_size_multiplier.value_or(context.parallel->get_kv_shared_group().size),
+          context.parallel->kv_replica_order(), path,
+          options.pad_heads.value_or(context.pad_model))),
       head_mask_(make_head_mask(context, real_query_heads(partition_, shape.head_dim(),
                                                           context.tp().rank, context.tp().size))),
       gather_output_(options.gather_output) {
@@ -144,9 +147,9 @@ GQAQKVColumnParallelLinear::GQAQKVColumnParallelLinear(const ModuleContext& cont
   shards_.sequence_parallel = options.sequence_parallel_enabled.value_or(context.sequence_parallel);
   shards_.reduce_dtype = options.reduce_dtype.value_or(context.reduce_dtype);
   shards_.kv_shared = context.parallel->get_kv_shared_group();
-  if (shards_.kv_shared.size != options.kv_size_multiplier) {
+  if (const auto asked = options.kv_size_multiplier; asked && *asked != shards_.kv_shared.size) {
     refuse(path, "kv_size_multiplier must be the one that the parallel state was initialised with",
-           c10::str(shards_.kv_shared.size), options.kv_size_multiplier);
+           c10::str(shards_.kv_shared.size), *asked);
   }
   if (gather_output_ && shards_.sequence_parallel) {
     throw ConfigError(c10::str(path,
@@ -156,6 +159,10 @@ GQAQKVColumnParallelLinear::GQAQKVColumnParallelLinear(const ModuleContext& cont
                                shards_.tp.size, "); set gather_output to false"));
   }
   options.fuse_qkv ? make_fused(context, path, options) : make_separate(context, path, options);
+  if (is_adapted(context, path))
+    lora_ =
+        std::make_shared<const GqaQkvLora>(context_of_adapter(context, shards_.sequence_parallel),
+                                           *context.lora, path, shape, options);
 }
 
 void GQAQKVColumnParallelLinear::make_one(const ModuleContext& context, WeightSpec spec,
@@ -249,7 +256,9 @@ GQAQKVColumnParallelLinear::Output GQAQKVColumnParallelLinear::forward(
   const auto by_head = [d = shape_.head_dim()](const at::Tensor& projected) {
     return projected.unflatten(-1, {-1, d});
   };
-  return {by_head(parts[0]), by_head(parts[1]), by_head(parts[2])};
+  Output output{by_head(parts[0]), by_head(parts[1]), by_head(parts[2])};
+  if (lora_) lora_->add_to(output, input);
+  return output;
 }
 
 }  // namespace trellis::trainer

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -9,6 +10,8 @@
 #include "trainer/parallel_layers/parameter.h"
 
 namespace trellis::trainer {
+
+class GqaQkvLora;
 
 struct AttentionShape {
   std::int64_t hidden_size = 0;
@@ -51,9 +54,10 @@ struct QkvLinearOptions {
   bool bias = true;  ///< starts at zero
   bool gather_output =
       true;  ///< every rank gets all heads, each key/value head once; not with sequence parallelism
-  int kv_size_multiplier = 1;  ///< copies of each key/value head, so that TP may exceed their
-                               ///< number; as the parallel state's
-  bool fuse_qkv = true;        ///< one weight with rows q | k | v
+  std::optional<int> kv_size_multiplier = {};  ///< copies of each key/value head, so that TP may
+                                               ///< exceed their number; none: as the parallel
+                                               ///< state has groups for
+  bool fuse_qkv = true;                        ///< one weight with rows q | k | v
   std::optional<bool> pad_heads = {};  ///< as partition_qkv()'s; the attention's output must go
                                        ///< through mask_padded_heads(). None: the context's
   std::optional<bool> sequence_parallel_enabled = {};  ///< none: the context's
@@ -98,6 +102,7 @@ class GQAQKVColumnParallelLinear {
   ColumnShards shards_;
   at::Tensor head_mask_;  ///< [heads, 1]; undefined without padding
   bool gather_output_;
+  std::shared_ptr<const GqaQkvLora> lora_;  ///< null: no adapter
 };
 
 }  // namespace trellis::trainer

@@ -130,10 +130,16 @@ class S3(Case):
 
     def test_errors_name_the_address_and_no_secret(self):
         address = self.address.replace("s3://", "s3://name:hidden@")
+        for verb in (("check", address, "missing", 1), ("put", address, "file", 5)):
+            with self.assertRaises(RuntimeError) as raised:
+                probe(*verb)
+            self.assertIn(f"s3://bucket/{self.prefix}", str(raised.exception))
+            self.assertIn("AWS_SECRET_ACCESS_KEY", str(raised.exception))
+            self.assertNotIn("hidden", str(raised.exception))
+        self.assertEqual(self.objects(), {})
         with self.assertRaises(RuntimeError) as raised:
-            probe("check", address, "missing", 1)
+            probe("check", self.address, "missing", 1)
         self.assertIn(f"s3://bucket/{self.prefix}/missing", str(raised.exception))
-        self.assertNotIn("hidden", str(raised.exception))
         self.refused("exists", "s3://", "x", texts=["s3://"])
         self.refused("exists", self.address, "../x", texts=["'..'"])
 

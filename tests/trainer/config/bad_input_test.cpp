@@ -43,6 +43,10 @@ constexpr BrokenText kBroken[] = {
      "run.yaml:19:data.tokenizer.usefast: unknown key; did you mean `use_fast`?"},
     {"  name: tiny\ndist", "  ema: {enable: false, deccay: 1}\ndist",
      "run.yaml:9:exp_manager.ema.deccay: unknown key; did you mean `decay`?"},
+    {"  name: tiny\ndist", "  resume_from_checkpoint: s3://KEY:SECRET@bucket/x\ndist",
+     "run.yaml:9:exp_manager.resume_from_checkpoint: expected an address without keys: it is "
+     "written into files and messages; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and "
+     "AWS_SESSION_TOKEN) in the environment, or a profile of the AWS SDK (AWS_PROFILE)"},
     // Types.
     {"seed: 7", "seed: seven", "run.yaml:3:seed: expected an integer, got 'seven'"},
     {"seed: 7", "seed: 0", "run.yaml:3:seed: must be greater than 0, got 0"},

@@ -401,6 +401,12 @@ TEST(LegacySave, DownCastsAndWritesEveryDataParallelRankOnRequest) {
   });
 }
 
+TensorDict zeros_of(const TensorDict& like) {
+  TensorDict zeros;
+  for (const auto& [name, tensor] : like) zeros[name] = at::zeros_like(tensor);
+  return zeros;
+}
+
 TEST(LegacyLoad, OneFileOfWholeWeightsIsSliced) {
   const TemporaryDirectory folder;
   const auto storage = checkpoint::open_storage(folder.path().string());
@@ -408,8 +414,8 @@ TEST(LegacyLoad, OneFileOfWholeWeightsIsSliced) {
   run({}, folder.path() / "unused", [&](Training& training, NxDCheckpoints&) {
     whole = training.weights();
     for (auto& [name, tensor] : whole) tensor = at::rand_like(tensor);
-    const auto jobs =
-        checkpoint::native::dict_jobs("checkpoint.pt", {{"model", whole}}, {}, {0}, {});
+    const auto jobs = checkpoint::native::dict_jobs(
+        "checkpoint.pt", {{"model", whole}, {"other", zeros_of(whole)}}, {}, {0}, {});
     (void)checkpoint::native::write_job(*storage, "", jobs.front());
   });
   for (const Layout& layout : {Layout{.tp = 2, .pp = 2}, Layout{.tp = 4}}) {
@@ -426,8 +432,20 @@ TEST(LegacyLoad, OneFileOfWholeWeightsIsSliced) {
                 : all;
         EXPECT_TRUE(parameter.tensor.equal(expected)) << parameter.name;
       }
+      (void)legacy::load(training.rank, parallel, storage,
+                         {.model = training.model.get(), .model_key = "other", .sharded = false});
+      for (const at::Tensor& tensor : training.model->parameters())
+        EXPECT_EQ(at::count_nonzero(tensor).item<std::int64_t>(), 0);
     });
   }
+  EXPECT_THAT(error_of([&] {
+                run({}, folder.path() / "unused", [&](Training& training, NxDCheckpoints&) {
+                  (void)legacy::load(
+                      training.rank, training.model->parallel(), storage,
+                      {.model = training.model.get(), .model_key = "ema", .sharded = false});
+                });
+              }),
+              HasSubstr("has no state dict 'ema'; name another model_key"));
   EXPECT_THAT(error_of([&] {
                 run({}, folder.path() / "unused", [&](Training& training, NxDCheckpoints&) {
                   (void)legacy::load(training.rank, training.model->parallel(), storage,

@@ -101,16 +101,21 @@ TEST(NxDConfig, AllProblemsAreReportedTogether) {
                                  .input_names = {"inputs"},
                                  .output_loss_value_spec = {true, true}});
   config.tensor_parallel_size = 0;
-  config.expert_parallel_size = 2;
-  config.context_parallel_size = 4;
+  config.expert_parallel_size = 0;
+  config.context_parallel_size = -1;
+  config.kv_size_multiplier = 0;
+  config.lora_config = LoraConfig{.lora_rank = -3, .target_modules = {"up"}};
   config.sequence_parallel = true;
   config.sequential_move_factor = 33;
   config.mixed_precision_config.use_master_weights = true;
   config.optimizer_config.max_grad_norm = 0;
   const std::string text = problems_of(config);
   for (const char* part :
-       {"tensor_parallel_size: expected 1 or more, got 0", "expert_parallel_size",
-        "context_parallel_size", "sequence_parallel: expected",
+       {"tensor_parallel_size: expected 1 or more, got 0",
+        "expert_parallel_size: expected 1 or more, got 0",
+        "context_parallel_size: expected 1 or more, got -1",
+        "kv_size_multiplier: expected 1 or more, got 0",
+        "lora_config.lora_rank: expected 1 or more, got -3", "sequence_parallel: expected",
         "num_microbatches: expected 1 or more, got 0", "got \"inputs\"",
         "exactly one output to be the loss, got 2",
         "sequential_move_factor: expected 1 … 32, got 33",

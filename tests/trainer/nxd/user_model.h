@@ -75,6 +75,7 @@ inline MicroBatch user_batch(std::int64_t step, int dp, int dp_rank) {
   MicroBatch batch;
   batch.input_ids = ids.narrow(0, dp_rank * rows, rows);
   batch.labels = (batch.input_ids * 5 + 3).remainder(kVocabulary);
+  for (std::int64_t row = 0; row < rows; ++row) batch.places.push_back(dp_rank * rows + row);
   return batch;
 }
 

@@ -43,7 +43,8 @@ inline const std::vector<RuleCase> kRuleCases = {
 };
 
 inline OptimSection section_of(const RuleCase& one) {
-  OptimSection section = default_optim_section(one.name.substr(0, one.name.find('/')));
+  OptimSection section;  // what it does not say is the optimizer's own default
+  section.name = one.name.substr(0, one.name.find('/'));
   section.lr = one.lr;
   section.weight_decay = one.weight_decay;
   section.arguments = one.arguments;

@@ -128,7 +128,7 @@ TEST(OptimizerSection, ANameAloneHasItsOwnDefaults) {
     OptimSection named;
     named.name = info.name;
     EXPECT_TRUE(at::equal(trained(named), trained(default_optim_section(info.name)))) << info.name;
-    EXPECT_EQ(with_own_defaults(named).eps, info.eps) << info.name;
+    EXPECT_EQ(with_optimizer_defaults(named).eps, info.eps) << info.name;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/address.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
@@ -62,7 +63,7 @@ trainer::RunConfig config_of(const TensorSource& source, const std::string& file
                              const std::vector<std::string>& overrides,
                              const std::string& instance) {
   if (!file.empty()) return trainer::load_run_config(file, overrides, instance);
-  const TemporaryFile saved(saved_text(source));
+  const TemporaryFile saved(without_keys(saved_text(source)));  // older programs saved them
   try {
     return trainer::load_run_config(saved.path(), overrides, instance);
   } catch (const ConfigError& error) {

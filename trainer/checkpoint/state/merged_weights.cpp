@@ -12,6 +12,15 @@ namespace {
 
 constexpr std::string_view kA = ".lora_A.", kB = ".lora_B.";
 
+/// Of an embedding A has a row per token: [tokens, r] and [h, r], where a linear layer has [r, in]
+/// and [out, r].
+bool is_embedding(const std::string& layer, const at::Tensor& b, const at::Tensor& a,
+                  const at::Tensor& weight) {
+  if (layer.ends_with("embed_tokens")) return true;
+  const bool as_linear = a.size(0) == b.size(1) && weight.size(0) == b.size(0);
+  return !as_linear && a.size(1) == b.size(1) && weight.size(0) == a.size(0);
+}
+
 at::Tensor on_host(const at::Tensor& tensor) { return tensor.detach().cpu().to(at::kDouble); }
 
 }  // namespace
@@ -28,8 +37,9 @@ std::vector<LiveTensor> merged_weights(const std::vector<LiveTensor>& model, dou
     const auto weight = by_name.find(layer + "." + name.substr(at + kB.size()));
     TORCH_INTERNAL_ASSERT(a != by_name.end() && weight != by_name.end(), name);
     const at::Tensor left = on_host(b->values), right = on_host(a->second->values);
-    at::Tensor product =
-        layer.ends_with("embed_tokens") ? at::matmul(right, left.t()) : at::matmul(left, right);
+    at::Tensor product = is_embedding(layer, left, right, weight->second->values)
+                             ? at::matmul(right, left.t())
+                             : at::matmul(left, right);
     TORCH_INTERNAL_ASSERT(product.sizes() == weight->second->values.sizes(), name);
     added.emplace(weight->first, std::move(product));
   }

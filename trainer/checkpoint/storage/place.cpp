@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/address.h"
+
 namespace trellis::checkpoint {
 namespace {
 
@@ -37,6 +39,7 @@ std::string Place::address() const { return join_path(storage->address(), path);
 bool Place::has(const std::string& name) const { return storage->exists(join_path(path, name)); }
 
 Place open_place(const std::string& address) {
+  refuse_keys(address);
   const bool is_plain = !address.empty() && address.find('\0') == std::string::npos;
   const auto [parent, name] = address.starts_with(kS3) ? split_s3(address)
                               : is_plain && address.find("://") == std::string::npos

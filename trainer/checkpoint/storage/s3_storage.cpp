@@ -181,9 +181,7 @@ class S3WritableFile : public WritableFile {
 class S3Storage : public Storage {
  public:
   explicit S3Storage(const std::string& address) {
-    const std::size_t at = address.rfind('@', address.find('?'));
     address_ = address.substr(0, address.find('?'));
-    if (at != std::string::npos) address_ = "s3://" + address_.substr(at + 1);  // no secrets
     start_s3();
     std::string path;
     const arrow::Result<afs::S3Options> made = afs::S3Options::FromUriAndOptions(

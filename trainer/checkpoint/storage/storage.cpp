@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/address.h"
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/shared_files.h"
@@ -109,6 +110,7 @@ std::shared_ptr<Storage> open_storage(const std::string& address) {
   if (address.empty() || address.find('\0') != std::string::npos)
     throw ConfigError("checkpoint address '" + terminal_line(address) +
                       "': expected a folder or s3://bucket/prefix");
+  refuse_keys(address);
   if (address.starts_with("s3://")) return open_s3(address);
   if (const std::size_t scheme = address.find("://"); scheme != std::string::npos) {
     throw ConfigError("checkpoint address '" + terminal_line(address) + "': cannot read '" +

@@ -133,7 +133,7 @@ void check_relative_path(const std::string& path, const std::string& where);
 [[nodiscard]] std::string join_path(const std::string& folder, const std::string& name);
 
 /// A local path, or s3://bucket/prefix?region=…&endpoint_override=host:port&scheme=http (Arrow's
-/// options; credentials come from where the AWS SDK takes them, or as s3://key:secret@bucket/…).
+/// options; credentials come from where the AWS SDK takes them, never from the address).
 /// Requests to S3 are tried up to 10 times with exponentially growing pauses. The S3 library is
 /// loaded at the first s3:// address. A local root need not exist. Throws ConfigError for an
 /// address that cannot be understood.

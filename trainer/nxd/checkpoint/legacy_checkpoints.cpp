@@ -19,7 +19,7 @@
 #include "trainer/checkpoint/formats/native/rank_state_file.h"
 #include "trainer/checkpoint/state/shared_load.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
-#include "trainer/nxd/checkpoint/rank_files.h"
+#include "trainer/nxd/rank_files.h"
 
 namespace trellis::trainer::legacy {
 namespace {
@@ -116,8 +116,8 @@ void check_whole(const checkpoint::TensorSource& source, const LiveState& live,
   problems.throw_if_any();
 }
 
-void load_whole(const Place& place, const NxDModel& model, bool strict) {
-  const checkpoint::full::FullSource source(place);
+void load_whole(const Place& place, const NxDModel& model, const std::string& key, bool strict) {
+  const checkpoint::full::FullSource source(place, key);
   const LiveState live = live_state_of(model, nullptr);
   check_whole(source, live, model, strict);
   for (const LiveTensor& tensor : live.model) {
@@ -141,11 +141,10 @@ std::string optimizer_name(const ParallelState& parallel) {
 
 /// NxD's dict of this rank's optimizer, one file.
 FileJob optimizer_job(runtime::RankContext& rank, const NxDModel& model,
-                      const NxDOptimizer& optimizer) {
-  const NeuronZero1Optimizer& inner = optimizer.zero1_optimizer();
+                      const NeuronZero1Optimizer& optimizer, double lr) {
   FileJob job = checkpoint::native::optimizer_jobs(
-                    live_state_of(model, &inner), inner, optimizer.lr(),
-                    file_place(model.parallel(), rank.rank(), inner.is_sharded()), {})
+                    live_state_of(model, &optimizer), optimizer, lr,
+                    file_place(model.parallel(), rank.rank(), optimizer.is_sharded()), {})
                     .front();
   job.path = optimizer_name(model.parallel());
   return job;
@@ -193,6 +192,43 @@ class OptimizerFill {
   std::int64_t steps_ = 0;
 };
 
+/// Fills the optimizer's states; returns its number of steps.
+std::int64_t fill_from_shard(runtime::RankContext& rank, const NxDModel& model,
+                             const NeuronZero1Optimizer& optimizer,
+                             const std::shared_ptr<checkpoint::Storage>& output_dir,
+                             int num_workers_per_step) {
+  const at::NoGradGuard no_grad;
+  if (num_workers_per_step < 1)
+    throw ConfigError("load_sharded_state_dict: num_workers_per_step: expected 1 or more, got " +
+                      std::to_string(num_workers_per_step));
+  const FileJob job = optimizer_job(rank, model, optimizer, /*lr=*/0);
+  std::int64_t steps = 0;
+  in_waves(rank, num_workers_per_step, [&] {
+    const RankStateFile file({output_dir, ""}, job.path);
+    OptimizerFill fill(file, job.tensors);
+    fill.fill(job.root, file.root(), "");
+    steps = fill.steps();
+  });
+  return steps;
+}
+
+NxDModel* model_of(const LoadArguments& arguments) {
+  auto* const* given = std::get_if<NxDModel*>(&arguments.model_or_optimizer);
+  const bool has_other = !std::holds_alternative<std::monostate>(arguments.model_or_optimizer);
+  if (arguments.model != nullptr && has_other)
+    throw ConfigError("load: model and model_or_optimizer are the same: expected one of them");
+  return given != nullptr ? *given : arguments.model;
+}
+
+TensorDict state_dict_of(const RankStateFile& file, const Checkpoint& content,
+                         const std::string& key) {
+  if (key.empty()) return file.tensors(file.root());
+  const auto found = content.states.find(key);
+  if (found == content.states.end())
+    throw ConfigError(file.name() + ": has no state dict '" + key + "'; name another model_key");
+  return found->second;
+}
+
 }  // namespace
 
 void save(runtime::RankContext& rank, const ParallelState& parallel, const Checkpoint& checkpoint,
@@ -217,10 +253,12 @@ Checkpoint load(runtime::RankContext& rank, const ParallelState& parallel,
                 const std::shared_ptr<checkpoint::Storage>& output_dir,
                 const LoadArguments& arguments) {
   const at::NoGradGuard no_grad;
+  NxDModel* const model = model_of(arguments);
+  auto* const* optimizer = std::get_if<NxDOptimizer*>(&arguments.model_or_optimizer);
   if (!arguments.sharded) {
-    if (arguments.model == nullptr)
+    if (model == nullptr)
       throw ConfigError("load: sharded false: expected a model, which says what a rank takes");
-    load_whole({output_dir, ""}, *arguments.model, arguments.strict);
+    load_whole({output_dir, ""}, *model, arguments.model_key, arguments.strict);
     rank.host_barrier(checkpoint::kStorageTimeout);
     return {};
   }
@@ -229,41 +267,48 @@ Checkpoint load(runtime::RankContext& rank, const ParallelState& parallel,
   const RankStateFile file({output_dir, ""}, file_name(name, arguments.load_xser),
                            checkpoint::nxd::known_classes());
   Checkpoint content = content_of(file);
-  if (arguments.model != nullptr) {
-    const auto found = content.states.find(arguments.model_key);
-    if (found == content.states.end())
-      throw ConfigError(file.name() + ": has no state dict '" + arguments.model_key +
-                        "'; name another model_key");
-    (void)arguments.model->load_state_dict(found->second, arguments.strict);
-  }
+  if (model != nullptr)
+    (void)model->load_state_dict(state_dict_of(file, content, arguments.model_key),
+                                 arguments.strict);
+  if (optimizer != nullptr && *optimizer != nullptr)
+    (*optimizer)->load_state_dict(state_dict_of(file, content, arguments.model_key));
   rank.host_barrier(checkpoint::kStorageTimeout);
   return content;
 }
 
 void save_sharded_state_dict(runtime::RankContext& rank, const NxDModel& model,
-                             const NxDOptimizer& optimizer, checkpoint::Storage& output_dir,
-                             bool save_serially) {
+                             const NeuronZero1Optimizer& optimizer, double lr,
+                             checkpoint::Storage& output_dir, bool save_serially) {
   const at::NoGradGuard no_grad;
-  const FileJob job = optimizer_job(rank, model, optimizer);
+  const FileJob job = optimizer_job(rank, model, optimizer, lr);
   in_waves(rank, save_serially ? 1 : 0,
            [&] { (void)checkpoint::native::write_job(output_dir, "", job); });
+}
+
+void save_sharded_state_dict(runtime::RankContext& rank, const NxDModel& model,
+                             const NxDOptimizer& optimizer, checkpoint::Storage& output_dir,
+                             bool save_serially) {
+  save_sharded_state_dict(rank, model, optimizer.zero1_optimizer(), optimizer.lr(), output_dir,
+                          save_serially);
 }
 
 void load_sharded_state_dict(runtime::RankContext& rank, const NxDModel& model,
                              NxDOptimizer& optimizer,
                              const std::shared_ptr<checkpoint::Storage>& output_dir,
                              int num_workers_per_step) {
-  const at::NoGradGuard no_grad;
-  if (num_workers_per_step < 1)
-    throw ConfigError("load_sharded_state_dict: num_workers_per_step: expected 1 or more, got " +
-                      std::to_string(num_workers_per_step));
-  const FileJob job = optimizer_job(rank, model, optimizer);
-  in_waves(rank, num_workers_per_step, [&] {
-    const RankStateFile file({output_dir, ""}, job.path);
-    OptimizerFill fill(file, job.tensors);
-    fill.fill(job.root, file.root(), "");
-    optimizer.continue_after(fill.steps());
-  });
+  const std::int64_t steps =
+      fill_from_shard(rank, model, optimizer.zero1_optimizer(), output_dir, num_workers_per_step);
+  optimizer.continue_after(steps);
+}
+
+void load_sharded_state_dict(runtime::RankContext& rank, const NxDModel& model,
+                             NeuronZero1Optimizer& optimizer,
+                             const std::shared_ptr<checkpoint::Storage>& output_dir,
+                             int num_workers_per_step) {
+  const std::int64_t steps =
+      fill_from_shard(rank, model, optimizer, output_dir, num_workers_per_step);
+  optimizer.continue_after(steps);
+  model.position()->step = steps;
 }
 
 }  // namespace trellis::trainer::legacy

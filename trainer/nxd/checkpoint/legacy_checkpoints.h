@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <variant>
 
 #include "runtime/world.h"
 #include "trainer/checkpoint/formats/native/state_files.h"
@@ -32,11 +33,13 @@ void save(runtime::RankContext& rank, const ParallelState& parallel, const Check
           checkpoint::Storage& output_dir, const SaveArguments& arguments = {});
 
 struct LoadArguments {
-  NxDModel* model = nullptr;        ///< filled in place
-  std::string model_key = "model";  ///< where its state dict is
+  /// Filled in place, from a state_dict() that was saved.
+  std::variant<std::monostate, NxDModel*, NxDOptimizer*> model_or_optimizer = {};
+  NxDModel* model = nullptr;        ///< the same, of a model
+  std::string model_key = "model";  ///< where its state dict is; "": the file is one
   bool load_xser = false;           ///< as it was saved
-  /// Else the folder has one file of whole weights, of which each rank takes its part. Needs
-  /// `model`, whose names are those of the file.
+  /// Else the folder has one file of whole weights, of which each rank takes its part. Needs a
+  /// model, whose names are those of the file.
   bool sharded = true;
   bool strict = true;          ///< the model and the file have the same weights
   bool master_dp_only = true;  ///< as it was saved
@@ -55,6 +58,14 @@ void save_sharded_state_dict(runtime::RankContext& rank, const NxDModel& model,
 /// REQUIRES: the same layout.
 void load_sharded_state_dict(runtime::RankContext& rank, const NxDModel& model,
                              NxDOptimizer& optimizer,
+                             const std::shared_ptr<checkpoint::Storage>& output_dir,
+                             int num_workers_per_step = 8);
+/// The same of an optimizer that the program made itself. `lr`: for the file.
+void save_sharded_state_dict(runtime::RankContext& rank, const NxDModel& model,
+                             const NeuronZero1Optimizer& optimizer, double lr,
+                             checkpoint::Storage& output_dir, bool save_serially = true);
+void load_sharded_state_dict(runtime::RankContext& rank, const NxDModel& model,
+                             NeuronZero1Optimizer& optimizer,
                              const std::shared_ptr<checkpoint::Storage>& output_dir,
                              int num_workers_per_step = 8);
 

@@ -1,5 +1,6 @@
 #include "trainer/nxd/checkpoint/nxd_checkpoints.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -12,7 +13,8 @@
 #include "trainer/checkpoint/formats/native/zero1_dcp.h"
 #include "trainer/checkpoint/lifecycle/save_outcome.h"
 #include "trainer/checkpoint/training/user_content.h"
-#include "trainer/nxd/checkpoint/rank_files.h"
+#include "trainer/nxd/lora_checkpoints.h"
+#include "trainer/nxd/rank_files.h"
 
 namespace trellis::trainer {
 namespace {
@@ -63,6 +65,11 @@ void check(const SaveCheckpointArguments& arguments) {
   if (const auto kept = arguments.num_kept_ckpts; kept && *kept != -1 && *kept < 1)
     problems.add(kCall,
                  "num_kept_ckpts: expected -1 (all), or 1 or more, got " + std::to_string(*kept));
+  if (arguments.optimizer != nullptr && arguments.model != nullptr &&
+      arguments.model->lora() != nullptr && arguments.model->lora()->merge)
+    problems.add(kCall,
+                 "optimizer: with lora_config.merge_lora no adapters are saved that its states "
+                 "would be of: expected the model alone");
   if (arguments.zero1_optimizer && arguments.optimizer_dict == nullptr)
     problems.add(kCall,
                  "zero1_optimizer: expected with optimizer_dict; an optimizer says so itself");
@@ -102,12 +109,14 @@ std::vector<FileJob> jobs_of(const SaveCheckpointArguments& arguments, int rank,
   checkpoint::native::FileOptions options{.use_xser = arguments.use_xser};
   options.masters_replace_weights = arguments.avoid_saving_lower_precision_weights;
   options.zero1_dcp = arguments.use_zero1_dcp;
+  options.lora_config = lora_config_in_file(arguments.model);
   std::vector<FileJob> jobs;
   if (arguments.model != nullptr) {
     const NeuronZero1Optimizer* optimizer =
         arguments.optimizer == nullptr ? nullptr : &arguments.optimizer->zero1_optimizer();
-    const LiveState live =
-        saved_part(live_state_of(*arguments.model, optimizer), arguments.model->config());
+    const LiveState live = saved_with_adapters(
+        *arguments.model,
+        saved_part(live_state_of(*arguments.model, optimizer), arguments.model->config()));
     const auto place = file_place(parallel, rank, optimizer != nullptr && optimizer->is_sharded());
     const auto masters = optimizer == nullptr
                              ? std::set<std::string>{}
@@ -134,6 +143,13 @@ std::vector<FileJob> jobs_of(const SaveCheckpointArguments& arguments, int rank,
 }
 
 bool is_state(const std::string& key) { return !checkpoint::parse_state_key(key).state.empty(); }
+
+/// As lora_config without save_lora_base saves.
+bool holds_adapters_alone(const LoraSection* lora, const SourceIndex& index) {
+  return lora != nullptr && std::ranges::all_of(index, [&](const auto& item) {
+           return is_state(item.first) || is_trained_key(*lora, item.first);
+         });
+}
 
 }  // namespace
 
@@ -171,6 +187,7 @@ checkpoint::native::SaveHead NxDCheckpoints::head(const SaveCheckpointArguments&
       arguments.model != nullptr ? arguments.model->parallel() : *arguments.parallel;
   manifest.layout = layout_numbers(parallel, arguments.model);
   head.user_content = arguments.user_content;
+  write_adapter_config(arguments.model, folder_.storage());
   if (arguments.scheduler != nullptr)
     head.scheduler = checkpoint::scheduler_value(
         arguments.scheduler->state(),
@@ -227,6 +244,11 @@ void NxDCheckpoints::load_model(runtime::RankContext& rank,
                                  has_optimizer ? &arguments.optimizer->zero1_optimizer() : nullptr);
   checkpoint::StoredKeys stored{{}, {}, loader_->address()};
   const SourceIndex& index = loader_->index();
+  if (holds_adapters_alone(arguments.model->lora(), index)) {
+    live = checkpoint::trained_part(arguments.model->parameter_list(), std::move(live));
+    if (rank.rank() == 0)
+      log_warning(loader_->address() + ": has adapters alone: the base's weights stay as they are");
+  }
   stored.type = [&](const std::string& key) -> std::optional<checkpoint::DType> {
     const auto found = index.find(key);
     if (found == index.end()) return std::nullopt;

@@ -14,6 +14,14 @@ const Value& state_dict_of(const Value& root) {
   return root;
 }
 
+const Value& state_dict_at(const Value& root, const std::string& key, const std::string& file) {
+  if (key.empty()) return root;
+  const Value* below = root.is_dict() ? root.find(Value(key)) : nullptr;
+  if (below == nullptr || !below->is_dict())
+    throw ConfigError(file + ": has no state dict '" + key + "'; name another model_key");
+  return *below;
+}
+
 }  // namespace
 
 std::string file_at(const Place& place) {
@@ -23,9 +31,14 @@ std::string file_at(const Place& place) {
   return is_file ? place.path : "";
 }
 
-FullSource::FullSource(const Place& place)
+FullSource::FullSource(const Place& place) : FullSource(place, nullptr) {}
+
+FullSource::FullSource(const Place& place, const std::string& key) : FullSource(place, &key) {}
+
+FullSource::FullSource(const Place& place, const std::string* key)
     : reader_(std::make_unique<TorchFileReader>(place.storage->open(file_at(place)))) {
-  const Value& values = state_dict_of(reader_->root());
+  const Value& values = key == nullptr ? state_dict_of(reader_->root())
+                                       : state_dict_at(reader_->root(), *key, address());
   if (!values.is_dict())
     throw ConfigError(address() + ": expected a dict of tensors, got " + reader_->root().text(80));
   for (const auto& [key, value] : values.as_dict()) {

@@ -24,6 +24,8 @@ class FullSource final : public TensorSource {
   /// Throws ConfigError as TorchFileReader, and when the file holds no dict of tensors. A state
   /// dict below the key `model` or `state_dict` is taken too.
   explicit FullSource(const Place& place);
+  /// The state dict below `key` and no other; "": the file's own dict.
+  FullSource(const Place& place, const std::string& key);
 
   [[nodiscard]] const std::string& address() const override { return reader_->name(); }
   [[nodiscard]] const char* format() const override { return "full"; }
@@ -31,6 +33,7 @@ class FullSource final : public TensorSource {
   void read(const TensorEntry& tensor, const Box& box, std::span<std::byte> into) const override;
 
  private:
+  FullSource(const Place& place, const std::string* key);
   std::unique_ptr<TorchFileReader> reader_;
   std::vector<TensorEntry> tensors_;
   std::map<std::string, std::int64_t> numbers_;  ///< of the reader's tensors, by key

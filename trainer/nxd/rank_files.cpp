@@ -1,4 +1,4 @@
-#include "trainer/nxd/checkpoint/rank_files.h"
+#include "trainer/nxd/rank_files.h"
 
 #include <c10/util/StringUtil.h>
 
@@ -17,7 +17,8 @@ using checkpoint::native::TensorDict;
 
 RankMesh mesh_of(const ParallelState& parallel) {
   return {parallel.get_tensor_model_parallel_size(), parallel.get_pipeline_model_parallel_size(),
-          parallel.get_data_parallel_size()};
+          parallel.get_data_parallel_size(), parallel.get_context_model_parallel_size(),
+          parallel.get_expert_model_parallel_size()};
 }
 
 /// Every rank of a stage has the same buffers.
@@ -72,10 +73,11 @@ std::map<std::string, std::int64_t> layout_numbers(const ParallelState& parallel
                                                    const NxDModel* model) {
   const RankMesh mesh = mesh_of(parallel);
   std::map<std::string, std::int64_t> layout{{"tp", mesh.tp}, {"pp", mesh.pp},     {"vpp", 1},
-                                             {"dp", mesh.dp}, {"cp", 1},           {"ep", 1},
+                                             {"dp", mesh.dp}, {"cp", mesh.cp},     {"ep", mesh.ep},
                                              {"zero1", 0},    {"kv_replicator", 1}};
   if (model == nullptr) return layout;
   const NxDConfig& config = model->config();
+  layout["kv_replicator"] = config.kv_size_multiplier;
   if (config.pipeline_config) layout["vpp"] = config.pipeline_config->virtual_pipeline_size;
   layout["zero1"] = *config.optimizer_config.zero_one_enabled ? 1 : 0;
   return layout;
@@ -84,10 +86,15 @@ std::map<std::string, std::int64_t> layout_numbers(const ParallelState& parallel
 DictFiles dict_files(const ParallelState& parallel, int rank, bool zero1_optimizer) {
   const int tp_rank = parallel.get_tensor_model_parallel_rank();
   const int pp_rank = parallel.get_pipeline_model_parallel_rank();
-  const int dp_rank = zero1_optimizer ? parallel.get_data_parallel_rank() : 0;
+  if (parallel.get_expert_model_parallel_size() > 1)
+    throw ConfigError(
+        "model_dict, optimizer_dict: names of their files have no expert-parallel rank: expected "
+        "expert_parallel_size 1, got " +
+        std::to_string(parallel.get_expert_model_parallel_size()) + "; save the model itself");
+  const int dp_rank = zero1_optimizer ? parallel.get_zero1_sharding_group().rank : 0;
   return {checkpoint::native::model_file(tp_rank, pp_rank),
           checkpoint::native::optimizer_file(dp_rank, tp_rank, pp_rank),
-          mesh_of(parallel).ranks(ParallelAxis::kData, rank)};
+          mesh_of(parallel).ranks(ParallelAxis::kZero1Sharding, rank)};
 }
 
 void fill_dict(TensorDict& dict, const TensorDict& stored, bool strict, const std::string& where) {
