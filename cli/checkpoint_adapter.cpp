@@ -11,6 +11,7 @@
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "cli/accept_option.h"
 #include "cli/checkpoint_parts.h"
 #include "cli/not_empty.h"
 #include "trainer/checkpoint/adapters/peft_folder.h"
@@ -30,7 +31,7 @@ void export_adapter(const AdapterRequest& request) {
   const Activity activity("writing adapters");
   const auto source = checkpoint::open_checkpoint(request.checkpoint);
   const trainer::RunConfig config =
-      checkpoint::config_of(*source, request.config_file, request.overrides);
+      checkpoint::checked_config_of(*source, request.config_file, request.overrides);
   if (!config.model.lora)
     throw ConfigError((request.config_file.empty() ? source->address() : request.config_file) +
                       ":model_alignment_strategy.peft: missing: expected that of the training, "
@@ -78,7 +79,9 @@ void add_checkpoint_export_adapter(CLI::App& checkpoint, int& exit_code) {
       "Example:\n  trellis checkpoint export-adapter run/checkpoints/a.ckpt --out adapter --base "
       "Llama-3-8B\n"
       "A model with the adapters in its weights: trellis checkpoint export-hf --merge-adapters");
-  verb->callback([request, &exit_code] {
+  const AcceptedKeys accepted = add_accept_option(*verb);
+  verb->callback([request, accepted, &exit_code] {
+    add_accepted(accepted, request->overrides);
     export_adapter(*request);
     exit_code = 0;
   });

@@ -11,6 +11,7 @@
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "cli/accept_option.h"
 #include "cli/checkpoint_hub.h"
 #include "cli/checkpoint_import.h"
 #include "cli/checkpoint_parts.h"
@@ -55,13 +56,19 @@ void add_target(CLI::App& verb, ReshardRequest& request) {
   verb.add_flag("--json", request.json, "one JSON document");
 }
 
-/// As options say, or as the configuration.
-checkpoint::megatron::AttentionSizes attention_of(const ConvertRequest& request,
-                                                  const TensorSource& source) {
-  if (request.heads > 0) return {request.heads, request.kv_heads};
-  const trainer::RunConfig config =
-      checkpoint::config_of(source, request.native.config_file, request.native.overrides);
-  return {config.model.num_attention_heads, config.model.num_kv_heads};
+/// As the configuration says, where options do not say the heads.
+void convert_to_megatron(const ConvertRequest& request, const TensorSource& source,
+                         const Place& place, checkpoint::ConvertOptions options,
+                         const checkpoint::Progress& progress) {
+  if (request.heads > 0)
+    return checkpoint::write_megatron(source, place, options, {request.heads, request.kv_heads},
+                                      progress);
+  const trainer::ModelSection model =
+      checkpoint::checked_config_of(source, request.native.config_file, request.native.overrides)
+          .model;
+  options.model = &model;
+  checkpoint::write_megatron(source, place, options,
+                             {model.num_attention_heads, model.num_kv_heads}, progress);
 }
 
 void convert_plain(const ConvertRequest& request) {
@@ -75,14 +82,11 @@ void convert_plain(const ConvertRequest& request) {
     activity.count(done, of);
     bytes = of;
   };
-  if (request.to == "full") {
-    activity.now("writing tensors, bytes");
+  activity.now("writing tensors, bytes");
+  if (request.to == "full")
     checkpoint::write_full(*source, place, options, progress);
-  } else {
-    const auto attention = attention_of(request, *source);
-    activity.now("writing tensors, bytes");
-    checkpoint::write_megatron(*source, place, options, attention, progress);
-  }
+  else
+    convert_to_megatron(request, *source, place, options, progress);
   if (request.native.json) {
     std::cout << nlohmann::json({{"schema", "trellis.checkpoint_convert/1"},
                                  {"checkpoint", place.address()},
@@ -128,7 +132,11 @@ void add_checkpoint_reshard(CLI::App& checkpoint, int& exit_code) {
       "  trellis checkpoint reshard a.ckpt --config other.yaml --out b.ckpt\n"
       "Training loads every layout by itself; this saves it the work at each start. Until it is "
       "complete the result is marked as unfinished, and the same command begins again.");
-  verb->callback([request, &exit_code] { exit_code = reshard(*request); });
+  const AcceptedKeys accepted = add_accept_option(*verb);
+  verb->callback([request, accepted, &exit_code] {
+    add_accepted(accepted, request->overrides);
+    exit_code = reshard(*request);
+  });
 }
 
 void add_checkpoint_import_hf(CLI::App& checkpoint, int& exit_code) {
@@ -156,8 +164,11 @@ void add_checkpoint_import_hf(CLI::App& checkpoint, int& exit_code) {
       "`train --init-from` takes the result, or the folder itself. Adapters of the configuration "
       "are "
       "not in it: the training makes them.");
-  verb->callback(
-      [request, verify, &exit_code] { exit_code = import_checkpoint(*request, *verify); });
+  const AcceptedKeys accepted = add_accept_option(*verb);
+  verb->callback([request, verify, accepted, &exit_code] {
+    add_accepted(accepted, request->overrides);
+    exit_code = import_checkpoint(*request, *verify);
+  });
 }
 
 void add_checkpoint_convert(CLI::App& checkpoint, int& exit_code) {
@@ -186,7 +197,11 @@ void add_checkpoint_convert(CLI::App& checkpoint, int& exit_code) {
       "Examples:\n  trellis checkpoint convert a.ckpt --to full --out whole.pt\n"
       "  trellis checkpoint convert a.ckpt --to megatron --out iter_0000100\n"
       "  trellis checkpoint convert iter_0000100 --to native --config llama.yaml --out b.ckpt");
-  verb->callback([request, &exit_code] { exit_code = convert(*request); });
+  const AcceptedKeys accepted = add_accept_option(*verb);
+  verb->callback([request, accepted, &exit_code] {
+    add_accepted(accepted, request->native.overrides);
+    exit_code = convert(*request);
+  });
 }
 
 }  // namespace trellis::cli

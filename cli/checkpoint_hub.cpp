@@ -13,12 +13,14 @@
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "cli/accept_option.h"
 #include "cli/checkpoint_hub.h"
 #include "cli/checkpoint_parts.h"
 #include "cli/comparison_text.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
 #include "trainer/checkpoint/adapters/merged_source.h"
+#include "trainer/checkpoint/conversion/model_check.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/conversion/saved_config.h"
 #include "trainer/checkpoint/conversion/verify.h"
@@ -49,7 +51,7 @@ DType dtype_of(const TensorSource& source) {
 void make_config(const TensorSource& source, const HubExportRequest& request,
                  hub::ExportOptions& options) {
   const trainer::RunConfig config =
-      checkpoint::config_of(source, request.config_file, request.overrides);
+      checkpoint::checked_config_of(source, request.config_file, request.overrides);
   const std::int64_t vocabulary =
       request.vocab_size > 0 ? request.vocab_size : config.model.vocab_size;
   options.config_text =
@@ -73,6 +75,9 @@ hub::SideFiles side_files(const TensorSource& source, const HubExportRequest& re
     const auto config = files.find(hub::kConfigFile);
     if (config == files.end()) throw ConfigError(options.config_place + ": there is no such file");
     options.config_text = config->second;
+    if (checkpoint::has_configuration(source))
+      checkpoint::check_hub_config(options.config_text, options.config_place,
+                                   checkpoint::config_of(source, "", request.overrides));
   }
   files[hub::kConfigFile] = options.config_text;
   if (!request.tokenizer.empty())
@@ -92,7 +97,7 @@ std::unique_ptr<TensorSource> merged(const TensorSource& source, const HubExport
                       ": it holds LoRA adapters: add --merge-adapters, which makes them part of "
                       "the weights, or write them alone with `trellis checkpoint export-adapter`");
   const trainer::RunConfig config =
-      checkpoint::config_of(source, request.config_file, request.overrides);
+      checkpoint::checked_config_of(source, request.config_file, request.overrides);
   if (!config.model.lora)
     throw ConfigError((request.config_file.empty() ? source.address() : request.config_file) +
                       ":model_alignment_strategy.peft: missing: expected that of the training, "
@@ -195,7 +200,11 @@ void add_checkpoint_export_hf(CLI::App& checkpoint, int& exit_code) {
       "  trellis checkpoint export-hf run/checkpoints/a.ckpt --out llama-hf --like Llama-3-8B "
       "--dtype bfloat16 --verify\n"
       "An export that was interrupted goes on after the files that it finished.");
-  verb->callback([request, &exit_code] { exit_code = export_hub(*request); });
+  const AcceptedKeys accepted = add_accept_option(*verb);
+  verb->callback([request, accepted, &exit_code] {
+    add_accepted(accepted, request->overrides);
+    exit_code = export_hub(*request);
+  });
 }
 
 }  // namespace trellis::cli

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/accept_option.h"
 #include "cli/interrupt_watch.h"
 #include "cli/load_trainer.h"
 #include "cli/machine.h"
@@ -77,6 +78,7 @@ void add_evaluate(CLI::App& app, int& exit_code) {
       "evaluate", "how good a model is on a file: loss and perplexity, exact match, ROUGE");
   auto request = std::make_shared<EvaluateRequest>();
   add_options(*verb, *request);
+  const AcceptedKeys accepted = add_accept_option(*verb);
   verb->footer(
       "Examples:\n  trellis evaluate sft.yaml --data held_out.jsonl --checkpoint "
       "runs/sft/checkpoints\n"
@@ -86,7 +88,8 @@ void add_evaluate(CLI::App& app, int& exit_code) {
       "decoded with keys and values\nkept (TP, PP and DP; the layout does not change them), and "
       "end with the tokenizer's end-of-sequence token.\nExit code 0: evaluated, whatever the "
       "numbers are; 2: configuration, checkpoint or records are wrong.");
-  verb->callback([request, &exit_code] {
+  verb->callback([request, accepted, &exit_code] {
+    add_accepted(accepted, request->overrides);
     refuse_several_processes("evaluate");
     request->instance =
         machine_of(request->config_file, request->overrides, {request->instance, 1}).instance;

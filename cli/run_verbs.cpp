@@ -9,6 +9,8 @@
 #include "base/cache_directory.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/yaml.h"
+#include "cli/accept_option.h"
 #include "cli/fault_texts.h"
 #include "cli/interrupt_watch.h"
 #include "analysis/runs/kept_runs.h"
@@ -331,6 +333,22 @@ void restart_options(CLI::App& verb, RunRequest& request, RestartOptions& restar
       ->check(between(1, kMostSimulatedSteps, "more steps than a run has"));
 }
 
+/// Weights that `init_from` names take the place of what the configuration would begin with.
+void begin_with(const std::string& init_from, RunRequest& request) {
+  if (init_from.empty()) return;
+  const YamlDocument document = YamlDocument::load(request.config_file, request.overrides);
+  const YamlMap manager = document.root().map("exp_manager");
+  const std::string named = manager.raw("resume_from_checkpoint");
+  if (!named.empty() && named != "null" && named != init_from)
+    log_warning("--init-from " + init_from + ": takes the place of " +
+                manager.where("resume_from_checkpoint") + " " + named);
+  if (manager.raw("resume_if_exists") == "true")
+    log_warning("--init-from " + init_from + ": takes the place of " +
+                manager.where("resume_if_exists") + ": no checkpoint of the run's is looked for");
+  request.overrides.push_back("exp_manager.resume_from_checkpoint=" + init_from);
+  request.overrides.emplace_back("model.weight_init_only=true");
+}
+
 void checkpoint_options(CLI::App& verb, RunRequest& request) {
   verb.add_option("--checkpoint-every", request.checkpoint_every,
                   "also what saving a checkpoint every N steps costs, and a restart; none: "
@@ -356,6 +374,7 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
   add_device_options(*verb, *request);
   const auto init_from = std::make_shared<std::string>();
   start_options(*verb, *request, *init_from);
+  const AcceptedKeys accepted = add_accept_option(*verb);
   const auto restarts = std::make_shared<RestartOptions>();
   restart_options(*verb, *request, *restarts);
   verb->footer(
@@ -374,17 +393,15 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
       "lightning_logs.txt (steps).\n"
       "Equal runs write equal bytes, except what knows the host's clock: host.json, the logs, and "
       "the wall times and *_timing scalars of the events.");
-  verb->callback([request, init_from, restarts, &exit_code] {
+  verb->callback([request, init_from, accepted, restarts, &exit_code] {
     std::vector<std::string>& overrides = request->overrides;
     split_faults(request->faults, request->slow);
     if (!request->slow.empty() && request->device != "neuron")
       throw ConfigError("--fault slow and down: they change simulated time, and --device " +
                         request->device + " has none: leave --device at neuron");
     if (request->resume) overrides.emplace_back("exp_manager.resume_if_exists=true");
-    if (!init_from->empty()) {
-      overrides.push_back("exp_manager.resume_from_checkpoint=" + *init_from);
-      overrides.emplace_back("model.weight_init_only=true");
-    }
+    begin_with(*init_from, *request);
+    add_accepted(accepted, overrides);
     choose_machine(request->config_file, request->overrides, request->instance, request->nodes);
     if (restarts->elastic && restarts->most == 0)
       throw ConfigError("--elastic: nothing restarts: give --max-restarts N too");

@@ -209,18 +209,23 @@ Values wsd_style(const Settings& s) {
   return found == nullptr ? std::nullopt : one(std::string(found->wsd));
 }
 Values warmup(const Settings& s) { return key(s, "model.optim.sched.warmup_steps"); }
+std::int64_t schedule_steps(const Settings& s) {
+  return s.integer("model.optim.sched.max_steps")
+      .value_or(s.integer("trainer.max_steps").value_or(-1));
+}
 /// Steps at the end of a cosine have the least rate.
 Values decay_steps(const Settings& s) {
   const auto last = s.integer("model.optim.sched.constant_steps").value_or(0);
-  const auto all = s.integer("trainer.max_steps").value_or(-1);
+  const auto all = schedule_steps(s);
   const bool ends =
       schedule(s) != nullptr && schedule(s)->style == "cosine" && last > 0 && last < all;
   const auto warm = s.integer("model.optim.sched.warmup_steps").value_or(0);
-  return ends ? one(std::max(all - last, warm + 1)) : std::nullopt;  // it has to last longer
+  if (ends) return one(std::max(all - last, warm + 1));  // it has to last longer
+  return all == s.integer("trainer.max_steps").value_or(-1) ? std::nullopt : one(all);
 }
 Values wsd_steps(const Settings& s) {
   const bool wsd = schedule(s) != nullptr && schedule(s)->style == "WSD";
-  const auto all = s.integer("trainer.max_steps").value_or(-1);
+  const auto all = schedule_steps(s);
   const auto falls = all - s.integer("model.optim.sched.warmup_steps").value_or(0) -
                      s.integer("model.optim.sched.hold_steps").value_or(0);
   return wsd && all > 0 && falls > 0 ? one(falls) : std::nullopt;

@@ -8,6 +8,7 @@
 #include "base/escape.h"
 #include "base/problem.h"
 #include "analysis/validate/ci_reports.h"
+#include "trainer/config/lr_scheduler.h"
 #include "trainer/config/run_plan.h"
 
 namespace trellis::analysis {
@@ -78,7 +79,8 @@ std::string optimizer_text(const RunConfig& config) {
       fmt::format("{}, lr {}, weight decay {}", optim.name, optim.lr, optim.weight_decay);
   if (!optim.sched) return text + ", constant rate";
   text += fmt::format("; {}, warm-up {}", optim.sched->name, optim.sched->warmup_steps);
-  return text + fmt::format(", min {}; {} steps", optim.sched->min_lr, config.trainer.max_steps);
+  return text + fmt::format(", min {}; {} steps", optim.sched->min_lr,
+                            trainer::schedule_steps(optim, config.trainer.max_steps));
 }
 
 std::string members(const std::vector<int>& ranks) {

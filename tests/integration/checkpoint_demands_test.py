@@ -123,7 +123,10 @@ class HuggingFace(Case):
         sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, vocab_size=257)
         heads = dict(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16)
         ids = dict(bos_token_id=7, eos_token_id=[8, 9], pad_token_id=256)
-        config = transformers.MixtralConfig(num_local_experts=4, **sizes, **heads, **ids)
+        rope = {"rope_type": "default", "rope_theta": 10000.0}  # as the quickstart's
+        config = transformers.MixtralConfig(
+            num_local_experts=4, rope_parameters=rope, **sizes, **heads, **ids
+        )
         hub, back = self.dir / "hub", self.dir / "back"
         model = transformers.MixtralForCausalLM(config).to(torch.bfloat16)
         model.save_pretrained(hub, max_shard_size=30_000)

@@ -13,9 +13,11 @@
 #include "trainer/app/load_device.h"
 #include "trainer/checkpoint/conversion/layout/open_nxd.h"
 #include "trainer/checkpoint/training/write_native.h"
+#include "trainer/checkpoint/conversion/model_check.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/conversion/saved_config.h"
 #include "trainer/checkpoint/formats/nxd/nxd_folder.h"
+#include "trainer/checkpoint/formats/nxd/nxd_training.h"
 
 namespace trellis::trainer {
 namespace {
@@ -47,6 +49,18 @@ std::unique_ptr<TensorSource> open_source(const ReshardRequest& request) {
       request.weights_only ? checkpoint::NxdPart::kWeights : checkpoint::NxdPart::kAll);
 }
 
+/// A folder of NxD has been read as the model of a configuration: its tensors say no more.
+void check_model(const ReshardRequest& request, const TensorSource& source,
+                 const RunConfig& config) {
+  const auto step = request.weights_only ? std::nullopt : std::optional(source.point().step);
+  const checkpoint::Place place = checkpoint::open_place(request.source);
+  const auto folder = checkpoint::nxd::find_nxd_folder(place);
+  if (!folder) return checkpoint::check_saved_model(source, config, step);
+  checkpoint::check_saved_configuration(
+      checkpoint::saved_configuration(checkpoint::nxd::read_training(place, *folder).content),
+      source.address(), config, step);
+}
+
 int reshard(const ReshardRequest& request) {
   Activity activity("opening the checkpoint");
   const auto source = open_source(request);
@@ -54,6 +68,7 @@ int reshard(const ReshardRequest& request) {
     throw ConfigError(source->address() + ": expected a checkpoint of the format " +
                       request.source_format + ", got " + source->format());
   const RunConfig config = target_config(request, *source);
+  check_model(request, *source, config);
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const checkpoint::NativeOptions options{.weights_only = request.weights_only,
                                           .threads = std::clamp(cores, 1, 4)};

@@ -336,6 +336,11 @@ class Run {
     if (link_) folder = link_->from_first("folder of checkpoints", folder);
     auto resume = checkpoint::find_resume(config_, folder);
     if (link_) check_equal_start(*link_, resume ? checkpoint::address_of(*resume) : "");
+    const std::int64_t steps = config_.trainer.max_steps;
+    if (resume && steps > 0 && resume->point.step >= steps)
+      log_warning(checkpoint::address_of(*resume) + ": step " + std::to_string(resume->point.step) +
+                  " is done and trainer.max_steps is " + std::to_string(steps) +
+                  ": nothing is left to do; raise it to train on");
     return resume;
   }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "trainer/config/fields.h"
+#include "trainer/config/model_properties.h"
 #include "trainer/config/sections.h"
 #include "trainer/config/yaml_writer.h"
 
@@ -141,6 +142,22 @@ void own_checkpoint_fields(Fields& fields, CheckpointSection& s) {
       });
 }
 
+/// Written where it is set, as `--accept-difference` does.
+void accepted_field(Fields& fields, CheckpointSection& s) {
+  const char* key = "accept_differences";
+  fields.own().form(
+      key,
+      [&](SectionReader& r) {
+        s.accept_differences = r.get<std::vector<std::string>>(key, {});
+        for (const std::string& each : s.accept_differences) {
+          if (const std::string why = why_not_accepted(each); !why.empty()) r.problem(key, why);
+        }
+      },
+      [&](YamlWriter& out) {
+        if (!s.accept_differences.empty()) out.texts(key, s.accept_differences);
+      });
+}
+
 /// Keys of exp_manager, after those of its checkpoint_callback_params.
 void checkpoint_fields(Fields& fields, CheckpointSection& s) {
   fields.boolean("create_checkpoint_callback", s.create);
@@ -155,6 +172,7 @@ void checkpoint_fields(Fields& fields, CheckpointSection& s) {
       [&](YamlWriter& out) { out.boolean("async_checkpointing", s.async); });
   fields.boolean("enable_recovery_time_instrumentation", s.recovery_times);
   own_checkpoint_fields(fields, s);
+  accepted_field(fields, s);
 }
 
 }  // namespace

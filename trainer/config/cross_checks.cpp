@@ -280,6 +280,17 @@ void check_precision(const RunConfig& config, SectionReaders& r) {
   }
 }
 
+/// Weights of more bits than bf16 have no masters that a training would go on from.
+void check_rounded_saves(const RunConfig& config, SectionReaders& r) {
+  const CheckpointSection& saves = config.exp_manager.checkpoints;
+  if (!saves.create || !saves.save_bf16 || config.precision.weights_bf16) return;
+  r.exp_manager.warn("save_bf16",
+                     fmt::format("rounds the weights of precision.type {} to bf16, and they have "
+                                 "no masters: a training that goes on from such a checkpoint is "
+                                 "not where it was",
+                                 config.precision.type));
+}
+
 void check_features(const RunConfig& config, SectionReaders& r) {
   const DistributedStrategySection& s = config.distributed_strategy;
   if (s.expert_model_parallel_size > 1 && !config.model.moe) {
@@ -362,6 +373,7 @@ void cross_check(const RunConfig& config, SectionReaders& readers) {
   check_end(config, readers);
   check_early_stopping(config, readers);
   check_precision(config, readers);
+  check_rounded_saves(config, readers);
   check_features(config, readers);
 }
 

@@ -17,8 +17,8 @@ using nlohmann::json;
 
 class JsonReader {
  public:
-  JsonReader(const json& object, std::string file, SectionReader& reader, const std::string& key)
-      : object_(object), file_(std::move(file)), reader_(reader), key_(key) {}
+  JsonReader(const json& object, std::string file, const HfProblem& problem)
+      : object_(object), file_(std::move(file)), problem_(problem) {}
 
   void positive(const char* name, std::optional<int>& value) {
     const json* found = find(name);
@@ -69,13 +69,13 @@ class JsonReader {
   std::optional<JsonReader> object(const char* name) {
     const json* found = find(name);
     if (found == nullptr) return std::nullopt;
-    if (found->is_object()) return JsonReader(*found, file_ + ": " + name, reader_, key_);
+    if (found->is_object()) return JsonReader(*found, file_ + ": " + name, problem_);
     problem(name, "expected an object, got " + found->dump());
     return std::nullopt;
   }
 
   void problem(const char* name, const std::string& what) {
-    reader_.problem(key_, fmt::format("{}: {}: {}", file_, name, what));
+    problem_(fmt::format("{}: {}: {}", file_, name, what));
   }
   void warn(const char* name, const std::string& what) {
     reader_.warn(key_, fmt::format("{}: {}: {}", file_, name, what));
@@ -91,8 +91,7 @@ class JsonReader {
  private:
   const json& object_;
   std::string file_;
-  SectionReader& reader_;
-  const std::string& key_;
+  const HfProblem& problem_;
 };
 
 void read_sizes(JsonReader& fields, HfModelConfig& config) {
@@ -228,23 +227,21 @@ bool is_later_rope_type(const std::string& type) { return type == "yarn" || type
 /// Those on the hub have a few kilobytes.
 constexpr std::int64_t kMostConfigBytes = 1 << 20;
 
-HfModelConfig read_hf_model_config(const std::filesystem::path& file, SectionReader& reader,
-                                   const std::string& key) {
+HfModelConfig parse_hf_model_config(const std::string& text, const std::string& file,
+                                    const HfProblem& problem) {
   HfModelConfig config;
   json object;
   try {
-    object = parse_json(read_input_file(file, kMostConfigBytes), file.string(),
-                        "a Hugging Face config.json");
+    object = parse_json(text, file, "a Hugging Face config.json");
   } catch (const ConfigError& error) {
-    reader.problem(key, error.what());
+    problem(error.what());
     return config;
   }
   if (!object.is_object()) {
-    reader.problem(key, fmt::format("{} is not a JSON object; expected a Hugging Face config.json",
-                                    file.string()));
+    problem(fmt::format("{} is not a JSON object; expected a Hugging Face config.json", file));
     return config;
   }
-  JsonReader fields(object, file.string(), reader, key);
+  JsonReader fields(object, file, problem);
   read_sizes(fields, config);
   read_rope_scaling(fields, config);
   read_family(fields, config);
@@ -254,6 +251,17 @@ HfModelConfig read_hf_model_config(const std::filesystem::path& file, SectionRea
       fields.text(fields.find("torch_dtype") != nullptr ? "torch_dtype" : "dtype");
   config.bf16 = dtype == "bfloat16";
   return config;
+}
+
+HfModelConfig read_hf_model_config(const std::filesystem::path& file, SectionReader& reader,
+                                   const std::string& key) {
+  const HfProblem problem = [&](const std::string& text) { reader.problem(key, text); };
+  try {
+    return parse_hf_model_config(read_input_file(file, kMostConfigBytes), file.string(), problem);
+  } catch (const ConfigError& error) {
+    problem(error.what());
+    return {};
+  }
 }
 
 }  // namespace trellis::trainer

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,11 @@ struct HfModelConfig {
   std::optional<int> image_size, patch_size, num_channels, num_labels;  ///< of ViT
 };
 
+/// Receives each problem, with file and key.
+using HfProblem = std::function<void(const std::string& text)>;
+/// Reads the text of a config.json; `file`: for texts. Problems also about what no model here has.
+[[nodiscard]] HfModelConfig parse_hf_model_config(const std::string& text, const std::string& file,
+                                                  const HfProblem& problem);
 /// Reads the file that `key` of `reader` names. Problems, also about shapes that no model has, go
 /// to the reader.
 [[nodiscard]] HfModelConfig read_hf_model_config(const std::filesystem::path& file,

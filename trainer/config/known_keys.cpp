@@ -241,9 +241,7 @@ constexpr KeyGroup kGroups[] = {
 
     {"model.optim.sched", kSupported,
      "name warmup_steps warmup_ratio constant_steps constant_ratio hold_steps hold_ratio "
-     "min_lr"},
-    {"model.optim.sched", kIgnored, "max_steps", "",
-     "a schedule always lasts for trainer.max_steps"},
+     "min_lr max_steps"},
     {"model.optim.sched", kSupported,
      "d_model decay_rate power cycle step_size gamma mode factor patience threshold "
      "threshold_mode"},

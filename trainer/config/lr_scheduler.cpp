@@ -255,11 +255,12 @@ void check_phases(SectionProblems& problems, const SchedSection& sched, const Sc
   const std::int64_t phases = sched.warmup_steps + sched.hold_steps + sched.constant_steps;
   if (max_steps > 0 && sched.constant_steps > 0 && phases > max_steps) {
     problems.push_back(
-        {"constant_steps", fmt::format("warmup_steps {} + constant_steps {} leave no step to decay "
-                                       "in: trainer.max_steps is {}; "
-                                       "make constant_steps at most {}",
-                                       sched.warmup_steps, sched.constant_steps, max_steps,
-                                       std::max<std::int64_t>(0, max_steps - sched.warmup_steps))});
+        {"constant_steps",
+         fmt::format("warmup_steps {} + constant_steps {} leave no step to decay "
+                     "in: {}max_steps is {}; "
+                     "make constant_steps at most {}",
+                     sched.warmup_steps, sched.constant_steps, sched.max_steps ? "" : "trainer.",
+                     max_steps, std::max<std::int64_t>(0, max_steps - sched.warmup_steps))});
   }
 }
 
@@ -320,6 +321,10 @@ std::vector<SectionProblem> check_schedule(const OptimSection& optim, std::int64
   return problems;
 }
 
+std::int64_t schedule_steps(const OptimSection& optim, std::int64_t max_steps) {
+  return optim.sched ? optim.sched->max_steps.value_or(max_steps) : max_steps;
+}
+
 double learning_rate(const OptimSection& optim, std::int64_t max_steps, std::int64_t step,
                      std::int64_t epoch) {
   if (!optim.sched) return optim.lr;
@@ -331,7 +336,7 @@ double learning_rate(const OptimSection& optim, std::int64_t max_steps, std::int
   at.b = optim.lr;
   at.t = static_cast<double>(moves_per_epoch(sched.name) ? epoch : step);
   at.w = static_cast<double>(sched.warmup_steps);
-  at.m = static_cast<double>(max_steps);
+  at.m = static_cast<double>(schedule_steps(optim, max_steps));
   at.c = static_cast<double>(sched.constant_steps);
   at.h = static_cast<double>(sched.hold_steps + sched.warmup_steps);
   at.p = sched.min_lr;

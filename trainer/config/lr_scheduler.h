@@ -25,9 +25,12 @@ namespace trellis::trainer {
 [[nodiscard]] std::vector<SectionProblem> check_schedule(const OptimSection& optim,
                                                          std::int64_t max_steps);
 
+/// Steps that the schedule lasts: its own max_steps, which NeMo takes first, or those of the run.
+[[nodiscard]] std::int64_t schedule_steps(const OptimSection& optim, std::int64_t max_steps);
+
 /// Learning rate of optimizer step `step` (from 0) of a run of `max_steps`, by NeMo's formulas.
-/// With b = lr, W = warmup_steps, M = max_steps, C = constant_steps, H = hold_steps + W, t = step,
-/// p = min_lr:
+/// With b = lr, W = warmup_steps, M = schedule_steps(), C = constant_steps, H = hold_steps + W, t =
+/// step, p = min_lr:
 ///
 ///   no sched                    b
 ///   LinearAnnealingWithWarmUp   t < W: b·t/max(1, W);  else b·max(0, (M−t)/max(1, M−W))

@@ -16,6 +16,7 @@ struct SchedSection {
   std::int64_t warmup_steps = 0;
   std::int64_t constant_steps = 0;
   std::int64_t hold_steps = 0;
+  std::optional<std::int64_t> max_steps = {};  ///< its length; none: trainer.max_steps
   double min_lr = 0;
   /// Arguments of one schedule only, by their NeMo names: power, cycle, d_model, decay_rate,
   /// step_size, gamma, patience, factor …

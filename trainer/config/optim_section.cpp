@@ -146,10 +146,11 @@ void clamp_tail(SectionReader& reader, std::int64_t max_steps, SchedSection& sec
   const std::int64_t room = std::max<std::int64_t>(0, max_steps - section.warmup_steps);
   if (section.constant_steps <= room || max_steps < 1) return;
   reader.warn(reader.has("constant_steps") ? "constant_steps" : "constant_ratio",
-              fmt::format("{} leaves no step to anneal in: trainer.max_steps {} − warmup_steps {} "
+              fmt::format("{} leaves no step to anneal in: {}max_steps {} − warmup_steps {} "
                           "= {} is used, and the rate falls to min_lr after "
                           "the warm-up",
-                          section.constant_steps, max_steps, section.warmup_steps, room));
+                          section.constant_steps, section.max_steps ? "" : "trainer.", max_steps,
+                          section.warmup_steps, room));
   section.constant_steps = room;
 }
 
@@ -159,10 +160,23 @@ void report(SectionReader& reader, const std::vector<SectionProblem>& problems) 
   }
 }
 
-SchedSection read_sched(SectionReader& reader, std::int64_t max_steps) {
+std::optional<std::int64_t> read_length(SectionReader& reader) {
+  const auto steps = reader.optional<std::int64_t>("max_steps");
+  if (!steps || *steps >= 1) return steps;
+  if (*steps == -1) return std::nullopt;  // ${trainer.max_steps} of a run that epochs end
+  reader.problem("max_steps", fmt::format("must be at least 1, got {}; without it a schedule lasts "
+                                          "for trainer.max_steps",
+                                          *steps));
+  return std::nullopt;
+}
+
+/// `run_steps`: of the run, which the schedule lasts for where it has no own max_steps.
+SchedSection read_sched(SectionReader& reader, std::int64_t run_steps) {
   SchedSection section;
   section.name = reader.one_of("name", section.name, schedule_names());
   if (!reader.good({"name"})) return section;
+  section.max_steps = read_length(reader);
+  const std::int64_t max_steps = section.max_steps.value_or(run_steps);
   section.warmup_steps = read_steps(reader, "warmup", max_steps);
   section.constant_steps = read_steps(reader, "constant", max_steps);
   section.hold_steps = read_steps(reader, "hold", max_steps);
@@ -196,6 +210,7 @@ void write_sched(YamlWriter& out, const SchedSection& sched) {
   out.integer("warmup_steps", sched.warmup_steps);
   out.integer("constant_steps", sched.constant_steps);
   out.integer("hold_steps", sched.hold_steps);
+  if (sched.max_steps) out.integer("max_steps", *sched.max_steps);
   out.number("min_lr", sched.min_lr);
   write_arguments(out, sched.arguments, sched.name);
   out.close();
@@ -227,7 +242,8 @@ OptimSection read_optim(SectionReader& reader, std::int64_t max_steps) {
     sched.problem("name", fmt::format("this key is required and missing; expected {}",
                                       join_names(schedule_names())));
   }
-  if (section.sched && max_steps == -1) {
+  const std::int64_t length = schedule_steps(section, max_steps);
+  if (section.sched && length == -1) {
     sched.warn(
         "name",
         "has no effect with trainer.max_steps -1: a schedule needs its length, so the learning "
@@ -238,7 +254,7 @@ OptimSection read_optim(SectionReader& reader, std::int64_t max_steps) {
   OptimSection judged = section;
   if (!reader.good({"lr"}))
     judged.lr = std::numeric_limits<double>::max();  // no rule may build on a wrong rate
-  if (section.sched && sched.good({"name"})) report(sched, check_schedule(judged, max_steps));
+  if (section.sched && sched.good({"name"})) report(sched, check_schedule(judged, length));
   return section;
 }
 

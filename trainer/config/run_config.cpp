@@ -17,6 +17,7 @@
 #include "trainer/config/cross_checks.h"
 #include "trainer/config/key_docs.h"
 #include "trainer/config/lora_targets.h"
+#include "trainer/config/model_properties.h"
 #include "trainer/config/resolved_yaml.h"
 #include "trainer/config/run_config_file.h"
 #include "trainer/config/sections.h"
@@ -57,6 +58,24 @@ void read_top_level(SectionReader& reader, RunConfig& config) {
   if (!reader.has_value("bucket_size_collectives")) config.bucket_size_collectives_mb = 0;
 }
 
+/// Where the file has the properties of its model, which a checkpoint is compared with.
+void note_model_places(const YamlMap& root, RunConfig& config) {
+  for (const ModelProperty& property : model_properties({})) {
+    const std::string key = key_of(config, property.key);
+    YamlMap section = root;
+    std::size_t begin = 0, end = key.find('.');
+    for (; end != std::string::npos; end = key.find('.', begin)) {
+      const std::string part = key.substr(begin, end - begin);
+      if (!section.is_map(part)) break;
+      section = section.map(part);
+      begin = end + 1;
+    }
+    const std::string name = key.substr(begin);
+    if (end == std::string::npos && section.has(name))
+      config.places.where[key] = terminal_line(section.where(name));
+  }
+}
+
 RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& directory,
                         const std::string& instance) {
   RunConfig config;
@@ -66,6 +85,7 @@ RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& di
   for (const char* key : {"devices", "num_nodes", "lnc"})
     config.places.where["trainer." + std::string(key)] =
         terminal_line(readers.trainer.map().where(key));
+  note_model_places(readers.root.map(), config);
   config.exp_manager = read_exp_manager(readers.exp_manager, config.trainer);
   config.distributed_strategy = read_distributed_strategy(readers.distributed_strategy);
   const AlignmentSection alignment = read_alignment(readers.alignment);
@@ -202,6 +222,14 @@ RunCheck check_run_config(const std::string& file, const std::vector<std::string
 
 RunCheck check_run_config_text(const std::string& text, const std::string& file) {
   return check_document(YamlDocument::parse(text, file), file, kDefaultInstance);
+}
+
+RunCheck check_saved_run_config(const std::string& text, const std::string& file) {
+  const YamlDocument document = YamlDocument::parse(text, file);
+  RunCheck check = check_document(document, file, kDefaultInstance);
+  if (check.problems.empty())
+    check.config.resolved_yaml = to_resolved_yaml(check.config, document.root());
+  return check;
 }
 
 RunConfig load_run_config(const std::string& file, const std::vector<std::string>& overrides,

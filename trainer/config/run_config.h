@@ -96,7 +96,9 @@ struct CheckpointSection {
   bool resume_if_exists = false;
   bool resume_ignore_no_checkpoint = false;
   std::string resume_from_checkpoint;  ///< "": none
-  bool recovery_times = false;         ///< enable_recovery_time_instrumentation
+  /// Properties in which the model may differ from what a checkpoint says; see model_properties.h
+  std::vector<std::string> accept_differences = {};
+  bool recovery_times = false;  ///< enable_recovery_time_instrumentation
   bool operator==(const CheckpointSection&) const = default;
 };
 

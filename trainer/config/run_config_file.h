@@ -30,4 +30,8 @@ class RunConfigFile {
 /// config.resolved_yaml.
 [[nodiscard]] RunCheck check_run_config_text(const std::string& text, const std::string& file);
 
+/// A configuration that a run of this program left, in its whole: no environment, no adapters of a
+/// folder that may have changed since.
+[[nodiscard]] RunCheck check_saved_run_config(const std::string& text, const std::string& file);
+
 }  // namespace trellis::trainer

@@ -26,7 +26,8 @@ class YamlWriter;
 /// NeMo's keys of checkpoints in section `model`.
 void dist_ckpt_fields(Fields& fields, DistCkptSection& section);
 [[nodiscard]] DistributedStrategySection read_distributed_strategy(SectionReader& reader);
-/// `max_steps`: the schedule's length, by which NxDT resolves warmup_ratio and constant_ratio.
+/// `max_steps`: of the run: the schedule's length where it has no own, by which NxDT resolves
+/// warmup_ratio and constant_ratio.
 [[nodiscard]] OptimSection read_optim(SectionReader& reader, std::int64_t max_steps);
 /// `model.moe`; none when the section is absent or empty.
 [[nodiscard]] std::optional<MoeSection> read_moe(SectionReader& model, bool megatron);

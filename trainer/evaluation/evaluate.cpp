@@ -99,11 +99,12 @@ class RankEvaluation {
         context_(module_context(config, {rank.device(), false}, parallel_, parameters_)),
         model_(build_stages(config, context_), context_, {}) {}
 
-  /// `adapter`: null: those of `weights`.
+  /// `adapter`: null: those of `weights`. `names`: of all ranks.
   void load(const checkpoint::Resume& weights, checkpoint::AdapterLoader* adapter,
-            runtime::RankContext& rank) {
+            checkpoint::NameUnion& names, runtime::RankContext& rank) {
     const std::vector<checkpoint::LiveTensor> live =
         checkpoint::live_weights(parameters_, checkpoint::place_of(parallel_, false));
+    checkpoint::refuse_unused_weights(weights, rank, names, live, config_);
     checkpoint::load(weights, rank, live);
     if (adapter != nullptr) adapter->load(rank, parameters_, {live, {}});
   }
@@ -244,9 +245,10 @@ EvaluationResult evaluate(
   result.num_records = records.count;
   result.batch = records.batch;
   if (generates(request)) result.answers.resize(static_cast<std::size_t>(records.count));
+  checkpoint::NameUnion names(config.world_size(), "weights");
   runtime::run_ranks(world, [&](runtime::RankContext& rank) {
     RankEvaluation evaluation(request, config, records, rank);
-    evaluation.load(*weights, adapter ? &*adapter : nullptr, rank);
+    evaluation.load(*weights, adapter ? &*adapter : nullptr, names, rank);
     const auto counter = [&](const std::string& what) {
       return [&, what](std::int64_t done) {
         if (rank.rank() == 0) progress(what, done, records.count);

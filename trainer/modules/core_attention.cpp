@@ -43,7 +43,8 @@ AttentionMask::AttentionMask(const ModuleContext& context, const ModelSection& c
   const std::optional<int> window = config.sliding_window;
   if (!context.shape_only) positions_.copy_(at::arange(positions_.size(0), at::kLong));
   if (window && *window < positions_.size(0)) window_ = window;
-  if (!window_) return;
+  // On the device meta a model has parameters alone, which no pass reads.
+  if (!window_ || context.device.is_meta()) return;
   table_ = causal_table();
   window_only_ = as_attention_takes_it(table_);
 }
@@ -91,6 +92,7 @@ RingMasks::RingMasks(const ModuleContext& context, std::int64_t sequence_length,
       positions_(at::empty({sequence_length},
                            at::TensorOptions().dtype(at::kLong).device(context.device))) {
   if (!context.shape_only) positions_.copy_(at::arange(sequence_length, at::kLong));
+  if (context.device.is_meta()) return;
   for (const RingStep& step : ring_->plan.steps)
     of_windows_.push_back(step.windowed ? mask_of(step, {}) : at::Tensor());
 }

@@ -8,7 +8,9 @@
 
 #include "tests/trainer/config/base_config.h"
 #include "trainer/config/known_keys.h"
+#include "trainer/config/model_properties.h"
 #include "trainer/config/optimizer_table.h"
+#include "trainer/config/run_changes.h"
 
 namespace trellis::trainer {
 namespace {
@@ -139,6 +141,7 @@ std::vector<std::string> values_of(const std::string& key) {
       {"exp_manager.max_time", {"'00:01:00:00'"}},
       {"exp_manager.max_time_per_run", {"'00:01:00:00'"}},
       {"exp_manager.files_to_copy", {"[a.txt]"}},
+      {"exp_manager.accept_differences", {"[model.rope_theta]"}},
       {"exp_manager.early_stopping_callback_params.monitor", {"lr"}},
       {"exp_manager.early_stopping_callback_params.mode", {"max"}},
       {"exp_manager.checkpoint_callback_params.mode", {"max"}},
@@ -261,6 +264,80 @@ TEST_F(KeyEffects, EveryKeyThatIsReadActs) {
                  with = check(file_, joined(kHf, {"model.model_config=" + model}));
   EXPECT_THAT(with.problems, testing::IsEmpty());
   EXPECT_NE(with.config, without.config) << "model.model_config";
+}
+
+/// Where ranks, files and messages are, how the same numbers are computed, how long a run lasts,
+/// what a new model begins with: a training that goes on says nothing of them.
+bool may_be_silent(const std::string& key) {
+  static const std::set<std::string> kKeys = {
+      "data.micro_batch_size",
+      "data.num_workers",
+      "data.index_mapping_dir",
+      "data.val_dir",
+      "data.test_dir",
+      "data.validation_drop_last",
+      "model.init_method_std",
+      "model.use_scaled_init_method",
+      "model.qkv_linear",
+      "model.fuse_qkv",
+      "model.fuse_gate_up",
+      "model.fusions.flash_attention",
+      "model.fusions.ring_attention",
+      "model.pipeline_cuts",
+      "model.weight_init_only",
+      "model.model_type",
+      "model.torch_dtype",
+      "model.make_vocab_size_divisible_by",
+      "model.vocab_size",
+      "model.optim.sched.max_steps",  // said where rates differ
+      "model_alignment_strategy.peft.lora_save_dir",
+      "model_alignment_strategy.peft.lora_load_tag",
+      "model_alignment_strategy.peft.load_lora_from_ckpt",
+      "model_alignment_strategy.peft.save_lora_base",
+      "model_alignment_strategy.peft.merge_lora",
+      "model_alignment_strategy.dpo.ref_cache"};
+  return kKeys.contains(key) || key.starts_with("model.activations_checkpoint") ||
+         key.starts_with("model.dist_ckpt_");
+}
+
+/// A checkpoint is compared with a configuration that has another value of one key.
+TEST_F(KeyEffects, NoOtherModelAndNoOtherTrainingIsSilent) {
+  for (const std::string section :
+       {"model", "model.rope_scaling", "model.moe", "model.fusions", "model.optim",
+        "model.optim.sched", "data", "precision", "model_alignment_strategy.sft",
+        "model_alignment_strategy.dpo", "model_alignment_strategy.orpo",
+        "model_alignment_strategy.peft"}) {
+    for (const KnownKey& known : known_keys_of(section)) {
+      const std::string key = section + "." + known.key;
+      if (known.group->use != KeyUse::kSupported || may_be_silent(key)) continue;
+      for (const Overrides& context : contexts_of(section)) {
+        const RunCheck base = check_run_config(file_, context);
+        for (const std::string& value : values_of(key)) {
+          if (!base.problems.empty()) break;
+          const RunCheck other = check_run_config(file_, joined(context, {key + "=" + value}));
+          RunConfig a = base.config, b = other.config;
+          a.resolved_yaml.clear(), b.resolved_yaml.clear();
+          if (!other.problems.empty() || a == b) continue;
+          const bool is_said = !model_differences(base.config.model, other.config.model).empty() ||
+                               !run_changes(base.config, other.config, 0).empty();
+          EXPECT_TRUE(is_said) << key << "=" << value;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(KeyEffects, LayoutPathsAndLoggingSayNothing) {
+  const RunConfig base = check_run_config(file_, {}).config;
+  const RunConfig other =
+      check_run_config(
+          file_, {"trainer.devices=16", "trainer.max_steps=9999", "exp_manager.exp_dir=/other",
+                  "trainer.log_every_n_steps=7", "distributed_strategy.zero1=false",
+                  "data.num_workers=3", "data.val_dir=/other"})
+          .config;
+  EXPECT_THAT(model_differences(base.model, other.model), testing::IsEmpty());
+  for (const RunChange& change : run_changes(base, other, 5))
+    EXPECT_THAT(change.key, testing::StartsWith("model.optim.sched"));
 }
 
 /// What the issue of a silent key looks like: the test above sees it.

@@ -142,6 +142,16 @@ OptimSection section_of(const std::string& name, SchedSection sched) {
   return section;
 }
 
+TEST(LearningRate, AScheduleWithALengthDoesNotFollowTheRun) {
+  for (const auto& [name, sched] : oracle_cases()) {
+    const OptimSection of_run = section_of(name, sched);
+    OptimSection own = of_run;
+    own.sched->max_steps = 40;
+    for (std::int64_t step = 0; step < 46; ++step)
+      EXPECT_EQ(learning_rate(own, 7, step), learning_rate(of_run, 40, step)) << name << step;
+  }
+}
+
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 const std::vector<double> kMetrics = {3.0, 2.0,  2.5, 1.99999, 2.5, 2.5, 2.5, 1.5, 1.6, 1.6, 1.6,
                                       1.6, kNan, 1.6, 1.0,     1.1, 1.1, 1.1, 1.1, 1.1, 1.1, 1.1};

@@ -10,12 +10,18 @@
 #include "trainer/checkpoint/conversion/tensor_fill.h"
 #include "trainer/checkpoint/formats/tensor_source.h"
 
+namespace trellis::trainer {
+struct ModelSection;
+}
+
 /// What writers of all formats share.
 namespace trellis::checkpoint {
 
 struct ConvertOptions {
   bool weights_only = false;        ///< no optimizer states
   std::optional<DType> dtype = {};  ///< of the weights; none: as they are
+  /// Whose properties Megatron's arguments say; null: what follows from the weights alone.
+  const trainer::ModelSection* model = nullptr;
 };
 
 /// Bytes that are done, and all of them.

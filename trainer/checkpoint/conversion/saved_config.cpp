@@ -9,6 +9,7 @@
 #include "base/address.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "trainer/checkpoint/conversion/model_check.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/native_source.h"
 
@@ -64,11 +65,27 @@ trainer::RunConfig config_of(const TensorSource& source, const std::string& file
                              const std::string& instance) {
   if (!file.empty()) return trainer::load_run_config(file, overrides, instance);
   const TemporaryFile saved(without_keys(saved_text(source)));  // older programs saved them
+  const std::string name = source.address() + "'s configuration";
   try {
-    return trainer::load_run_config(saved.path(), overrides, instance);
+    trainer::RunConfig config = trainer::load_run_config(saved.path(), overrides, instance);
+    for (auto& [key, where] : config.places.where) where = replaced(where, saved.path(), name);
+    return config;
   } catch (const ConfigError& error) {
-    throw ConfigError(replaced(error.what(), saved.path(), source.address() + "'s configuration"));
+    throw ConfigError(replaced(error.what(), saved.path(), name));
   }
+}
+
+bool has_configuration(const TensorSource& source) {
+  const auto* training = dynamic_cast<const native::NativeSource*>(&source);
+  return training != nullptr && training->is_ours() &&
+         !saved_configuration(training->user_content()).empty();
+}
+
+trainer::RunConfig checked_config_of(const TensorSource& source, const std::string& file,
+                                     const std::vector<std::string>& overrides) {
+  trainer::RunConfig config = config_of(source, file, overrides);
+  check_saved_model(source, config, std::nullopt);
+  return config;
 }
 
 }  // namespace trellis::checkpoint

@@ -14,4 +14,13 @@ namespace trellis::checkpoint {
                                            const std::vector<std::string>& overrides,
                                            const std::string& instance = trainer::kDefaultInstance);
 
+/// Whether a training of this program saved it, so that config_of() needs no file.
+[[nodiscard]] bool has_configuration(const TensorSource& source);
+
+/// The same for what is made of the weights: throws ConfigError, too, where the configuration is of
+/// another model (model_check.h).
+[[nodiscard]] trainer::RunConfig checked_config_of(const TensorSource& source,
+                                                   const std::string& file,
+                                                   const std::vector<std::string>& overrides);
+
 }  // namespace trellis::checkpoint

@@ -34,6 +34,13 @@ std::string source_key(const std::string& key, DType dtype, const StoredType& st
   return is_narrower && has(master) ? master : wanted.weight;
 }
 
+bool is_derived_name(const std::string& name) {
+  constexpr const char* kEnds[] = {".attn.bias", ".attn.masked_bias"};
+  return name.find("rotary_emb.") != std::string::npos ||
+         std::any_of(std::begin(kEnds), std::end(kEnds),
+                     [&](const char* end) { return name.ends_with(end); });
+}
+
 bool is_vocabulary_weight(const std::string& name) {
   constexpr const char* kEnds[] = {"embed_tokens.weight", "word_embeddings.weight",
                                    "lm_head.weight", "output_layer.weight", "cls.predictions.bias",

@@ -26,6 +26,9 @@ struct StateKey {
 /// Whether a weight has a row per token, so that its rows may be padded to another number.
 [[nodiscard]] bool is_vocabulary_weight(const std::string& name);
 
+/// Tensors that some files hold and that follow from the configuration: tables of RoPE, masks.
+[[nodiscard]] bool is_derived_name(const std::string& name);
+
 /// The type of a key that a checkpoint has; none: it has none of that name.
 using StoredType = std::function<std::optional<DType>(const std::string& key)>;
 

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "trainer/checkpoint/conversion/format_table.h"
 #include "trainer/checkpoint/conversion/layout/open_nxd.h"
+#include "trainer/checkpoint/conversion/model_check.h"
 #include "trainer/checkpoint/formats/megatron/megatron_source.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/nxd/nxd_folder.h"
@@ -110,6 +111,11 @@ std::optional<LrScheduler::State> schedule_of(const Place& place) {
   }
 }
 
+/// Of a training that goes on; none: the weights alone are taken.
+std::optional<std::int64_t> step_of(std::int64_t saved, const RunConfig& config) {
+  return config.model.weight_init_only ? std::nullopt : std::optional(saved);
+}
+
 /// Where a training of another program was. Throws ConfigError when a training cannot go on.
 trainer::ResumePoint point_of(const TensorSource& source, const RunConfig& config) {
   const std::string where = "exp_manager.resume_from_checkpoint: " + source.address();
@@ -128,17 +134,31 @@ trainer::ResumePoint point_of(const TensorSource& source, const RunConfig& confi
   return {point.step, consumed_samples_of(source, config)};
 }
 
-Resume resume_of(LoaderPtr loader, bool weights_only) {
+Resume resume_of(LoaderPtr loader, const RunConfig& config) {
   const native::Manifest& manifest = loader->manifest();
+  const std::optional<Value> content = loader->value_of(native::kUserContentFile);
+  check_saved_configuration(content ? saved_configuration(*content) : "",
+                            loader->address() + "/" + native::kUserContentFile, config,
+                            step_of(manifest.step, config));
   Resume resume{.loader = std::move(loader)};
-  if (!weights_only) resume.point = {manifest.step, manifest.consumed_samples};
+  if (!config.model.weight_init_only) resume.point = {manifest.step, manifest.consumed_samples};
   return resume;
+}
+
+/// A folder of NxD may be one of this program's, without the manifest.
+void check_foreign(const Place& place, const TensorSource& source, const RunConfig& config) {
+  const std::optional<std::int64_t> step = step_of(source.point().step, config);
+  const auto folder = nxd::find_nxd_folder(place);
+  if (!folder) return check_saved_model(source, config, step);
+  check_saved_configuration(saved_configuration(nxd::read_training(place, *folder).content),
+                            source.address(), config, step);
 }
 
 /// None: it is no checkpoint of another program.
 std::optional<Resume> resume_of_foreign(const Place& place, const RunConfig& config) {
   std::unique_ptr<TensorSource> source = foreign_checkpoint(place, config);
   if (!source) return std::nullopt;
+  check_foreign(place, *source, config);
   Resume resume;
   if (!config.model.weight_init_only) {
     resume.point = point_of(*source, config);
@@ -150,15 +170,14 @@ std::optional<Resume> resume_of_foreign(const Place& place, const RunConfig& con
 
 Resume named_checkpoint(const std::string& address, const RunConfig& config) {
   const int world_size = config.world_size();
-  const bool weights_only = config.model.weight_init_only;
   const Place place = open_place(address);
   if (place.has(native::kManifestFile) ||
       (place.has(native::kBeginFile) && !nxd::is_nxd_folder(place)))
     return resume_of(std::make_unique<native::Loader>(place.storage, place.path, world_size),
-                     weights_only);
+                     config);
   if (auto resume = resume_of_foreign(place, config)) return *std::move(resume);
   if (LoaderPtr newest = newest_of(address, world_size))
-    return resume_of(std::move(newest), weights_only);
+    return resume_of(std::move(newest), config);
   if (const auto newest = newest_foreign(place)) {
     if (auto resume = resume_of_foreign(*newest, config)) return *std::move(resume);
   }
@@ -182,6 +201,32 @@ const std::string& address_of(const Resume& resume) {
   return resume.foreign ? resume.foreign->source().address() : resume.loader->address();
 }
 
+std::map<std::string, DType> stored_types(const Resume& resume) {
+  std::map<std::string, DType> types;
+  if (resume.foreign) {
+    for (const TensorEntry& entry : resume.foreign->source().tensors())
+      types.emplace(entry.key, entry.dtype);
+  } else {
+    for (const auto& [key, parts] : resume.loader->index())
+      types.emplace(key, resume.loader->dtype_of(parts.front().tensor));
+  }
+  return types;
+}
+
+void refuse_unused_weights(const Resume& resume, runtime::RankContext& rank, NameUnion& names,
+                           const std::vector<LiveTensor>& wanted, const RunConfig& config) {
+  std::set<std::string> asked;
+  for (const LiveTensor& tensor : wanted) {
+    for (const ShardedPart& part : tensor.parts)
+      asked.insert(parse_state_key(part.tensor.key).weight);
+  }
+  const std::set<std::string>& all = names.of(rank, std::move(asked));
+  std::vector<std::string> stored;
+  for (const auto& [key, type] : stored_types(resume)) stored.push_back(key);
+  judge_unused_weights(unused_weights(stored, all), address_of(resume), config,
+                       /*speaks=*/rank.rank() == 0);
+}
+
 void load(const Resume& resume, runtime::RankContext& rank, const std::vector<LiveTensor>& wanted,
           Readers readers) {
   resume.foreign ? resume.foreign->load(rank, wanted, readers)
@@ -194,7 +239,7 @@ std::optional<Resume> find_resume(const RunConfig& config, const std::string& fo
     return named_checkpoint(section.resume_from_checkpoint, config);
   if (!section.resume_if_exists) return std::nullopt;
   if (LoaderPtr loader = newest_of(folder, config.world_size()))
-    return resume_of(std::move(loader), config.model.weight_init_only);
+    return resume_of(std::move(loader), config);
   // The run's folder may be one that NxDT began.
   if (const auto newest = newest_foreign({open_storage(folder), ""})) {
     if (auto resume = resume_of_foreign(*newest, config)) return resume;

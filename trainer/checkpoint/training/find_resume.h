@@ -1,11 +1,13 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "trainer/checkpoint/formats/native/loader.h"
+#include "trainer/checkpoint/state/load_strictness.h"
 #include "trainer/checkpoint/training/source_loader.h"
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/config/run_config.h"
@@ -26,8 +28,8 @@ struct Resume {
 /// which the newest complete one is taken) before resume_if_exists (the newest complete one of
 /// `folder`, the run's own). A training goes on from another program's checkpoint when it has the
 /// optimizer's states; with model.weight_init_only the weights are enough. None: a new training.
-/// Throws ConfigError when there is nothing to resume and resume_ignore_no_checkpoint is false;
-/// with it there is a warning.
+/// Throws ConfigError when there is nothing to resume and resume_ignore_no_checkpoint is false,
+/// where with it there is a warning; and for a checkpoint of another model (model_check.h).
 [[nodiscard]] std::optional<Resume> find_resume(const trainer::RunConfig& config,
                                                 const std::string& folder);
 
@@ -39,6 +41,12 @@ struct Resume {
 /// that is missing or does not fit.
 void load(const Resume& resume, runtime::RankContext& rank, const std::vector<LiveTensor>& wanted,
           Readers readers = Readers::kOne);
+/// Collective: before that. Throws ConfigError with the weights of the checkpoint that no rank
+/// asks for, unless exp_manager.accept_differences has them.
+void refuse_unused_weights(const Resume& resume, runtime::RankContext& rank, NameUnion& names,
+                           const std::vector<LiveTensor>& wanted, const trainer::RunConfig& config);
+/// The keys that it has.
+[[nodiscard]] std::map<std::string, DType> stored_types(const Resume& resume);
 /// Where it was found.
 [[nodiscard]] const std::string& address_of(const Resume& resume);
 

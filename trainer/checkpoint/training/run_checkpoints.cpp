@@ -32,14 +32,7 @@ std::string default_pattern(const RunConfig& config) {
 
 /// What the checkpoint has. `states`: those of the optimizer must be asked for too.
 StoredKeys stored_keys(const Resume& resume, bool states) {
-  auto types = std::make_shared<std::map<std::string, DType>>();
-  if (resume.foreign) {
-    for (const TensorEntry& entry : resume.foreign->source().tensors())
-      types->emplace(entry.key, entry.dtype);
-  } else {
-    for (const auto& [key, parts] : resume.loader->index())
-      types->emplace(key, resume.loader->dtype_of(parts.front().tensor));
-  }
+  const auto types = std::make_shared<const std::map<std::string, DType>>(stored_types(resume));
   StoredKeys stored{{}, {}, address_of(resume)};
   for (const auto& [key, type] : *types) {
     if (states || parse_state_key(key).state.empty()) stored.keys.insert(key);
@@ -120,8 +113,10 @@ void RunCheckpoints::restore_training(const TrainingState& state) {
     if (!weights_only || tensor.state == "fp32_param" || tensor.state == "ema")
       wanted.push_back(std::move(tensor));
   }
-  reconcile(state.rank, names_, wanted, stored_keys(*resume_, !weights_only),
-            load_strictness(config_.model.dist_ckpt.load_strictness));
+  const LoadStrictness& strictness = load_strictness(config_.model.dist_ckpt.load_strictness);
+  // Megatron's other modes say themselves what happens to weights that no rank asks for.
+  if (!strictness.is_checked) refuse_unused_weights(*resume_, state.rank, names_, wanted, config_);
+  reconcile(state.rank, names_, wanted, stored_keys(*resume_, !weights_only), strictness);
   const Clock::time_point begin = Clock::now();
   load(*resume_, state.rank, wanted,
        config_.model.dist_ckpt.parallel_load ? Readers::kOne : Readers::kEach);

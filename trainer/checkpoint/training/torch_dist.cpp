@@ -198,7 +198,8 @@ void complete_torch_dist(const trainer::RunConfig& config, const Place& checkpoi
   megatron::add_extra_states(metadata, objects);
   objects.close();
   megatron::finish_folder(folder, metadata,
-                          {config.model.num_attention_heads, config.model.num_kv_heads}, point);
+                          {config.model.num_attention_heads, config.model.num_kv_heads}, point,
+                          &config.model);
   checkpoint.storage->write_text(join_path(checkpoint.path, megatron::kTrackerFile),
                                  std::to_string(point.step));
 }

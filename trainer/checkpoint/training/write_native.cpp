@@ -11,11 +11,13 @@
 
 #include "base/error.h"
 #include "trainer/checkpoint/conversion/layout/layout_jobs.h"
+#include "trainer/checkpoint/conversion/model_check.h"
 #include "trainer/checkpoint/conversion/native_writer.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/native_source.h"
 #include "trainer/checkpoint/formats/native/zero1_dcp.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
+#include "trainer/checkpoint/sharding/state_keys.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
 #include "trainer/checkpoint/training/run_checkpoints.h"
 #include "trainer/checkpoint/training/save_options.h"
@@ -126,15 +128,22 @@ class RankWriter {
   }
   void check(int rank) {
     for (const native::FileJob& job : jobs_of(rank)) {
+      std::set<std::string> asked;
+      for (const std::vector<ShardedPart>& parts : job.parts) {
+        for (const ShardedPart& part : parts) asked.insert(parse_state_key(part.tensor.key).weight);
+      }
       std::vector<std::string> found = writer_.problems(planned(job));
       if (!job.problem.empty()) found.push_back(job.problem);
       const std::scoped_lock lock(mutex_);
       bytes_ += job.bytes();
+      asked_.merge(asked);
       problems_.insert(found.begin(), found.end());
     }
   }
   [[nodiscard]] const std::set<std::string>& problems() const { return problems_; }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+  /// Weights that the layout has.
+  [[nodiscard]] const std::set<std::string>& asked() const { return asked_; }
   void write(const native::FileJob& job) {
     const PlannedFile file = planned(job);
     if (!job.is_dcp()) return writer_.write(file);
@@ -168,7 +177,7 @@ class RankWriter {
   bool weights_only_;
   std::mutex mutex_;
   std::int64_t bytes_ = 0;
-  std::set<std::string> problems_;
+  std::set<std::string> problems_, asked_;
   native::Written written_;
 };
 
@@ -183,6 +192,9 @@ std::int64_t write_native(TensorSource& source, const Place& place, const RunCon
   Problems all;
   for (const std::string& problem : ranks.problems()) all.add(source.address(), problem);
   all.throw_if_any();
+  std::vector<std::string> stored;
+  for (const TensorEntry& entry : source.tensors()) stored.push_back(entry.key);
+  judge_unused_weights(unused_weights(stored, ranks.asked()), source.address(), config);
   writer.begin();
   ByteProgress done(ranks.bytes(), progress);
   for_each_rank(config.world_size(), options.threads, [&](int rank) {

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "trainer/checkpoint/containers/dcp.h"
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/conversion/layout/layout_jobs.h"
+#include "trainer/checkpoint/conversion/model_check.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/native_source.h"
@@ -151,6 +153,24 @@ class ModelNames {
       if (prefix.empty() || prefix.ends_with('.')) prefix_ = prefix;
     }
   }
+  /// Weights of the file that are none of the job's. Copies of tied ones are not among them.
+  [[nodiscard]] std::vector<std::string> unused(const RankFile& file, const FileJob& job) const {
+    const Value* root = &file.root();
+    for (const PathKey& key : below_) root = native::value_below(*root, key);
+    if (!root->is_dict()) return {};
+    std::set<std::string> known;
+    for (const StoredTensor& stored : job.stored)
+      known.insert(std::get<std::string>(path_of(stored).back()));
+    std::vector<std::string> names;
+    for (const auto& [key, value] : root->as_dict()) {
+      const bool is_weight = key.is_string() && (value.is_tensor() || value.find("tid") != nullptr);
+      if (!is_weight || known.contains(key.as_string()) || is_derived_name(key.as_string()) ||
+          key.as_string().ends_with("word_embeddings.weight"))
+        continue;
+      names.push_back(key.as_string());
+    }
+    return names;
+  }
   [[nodiscard]] std::vector<PathKey> path_of(const StoredTensor& stored) const {
     std::vector<PathKey> path = below_;
     path.emplace_back(prefix_ + renumbered(std::get<std::string>(stored.path.front())));
@@ -220,11 +240,13 @@ std::map<std::int64_t, std::int64_t> ids_of(const RankFile& file, const Value& s
   return ids;
 }
 
+/// `unused`: gets the names of the file's other weights.
 void add_model(const RankFile& file, const FileJob& job, NxdFolder::Kind kind,
-               native::Manifest& manifest, Problems& problems) {
+               native::Manifest& manifest, std::set<std::string>& unused, Problems& problems) {
   const ModelNames names(file, job, kind);
   for (const StoredTensor& stored : job.stored)
     file.add(stored, names.path_of(stored), manifest, problems);
+  for (std::string& name : names.unused(file, job)) unused.insert(std::move(name));
 }
 
 /// Of the optimizer's dict in its file.
@@ -360,6 +382,7 @@ native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunCon
   manifest.consumed_samples = point.consumed_samples;
   manifest.layout = {{"tp", folder.tp}, {"pp", folder.pp}, {"dp", folder.dp}};
   Problems problems;
+  std::set<std::string> unused;
   std::optional<DcpReader> states;
   const std::string states_folder = join_path(place.path, "optim");
   if (folder.states_in_dcp) states.emplace(place.storage, states_folder);
@@ -394,11 +417,13 @@ native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunCon
         take_vocabulary(file, jobs[i], folder.kind, saved);
         jobs = jobs_of();
       }
-      is_model ? add_model(file, jobs[i], folder.kind, manifest, problems)
+      is_model ? add_model(file, jobs[i], folder.kind, manifest, unused, problems)
                : add_optimizer(file, jobs[i], folder, manifest, problems);
     }
   }
   problems.throw_if_any();
+  if (part != NxdPart::kTrained)
+    judge_unused_weights({unused.begin(), unused.end()}, place.address(), saved);
   std::ranges::sort(manifest.tensors, {}, &StoredTensor::id);
   return manifest;
 }

@@ -8,20 +8,20 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "trainer/checkpoint/formats/hugging_face/box_copy.h"
+#include "trainer/checkpoint/sharding/state_keys.h"
 
 namespace trellis::checkpoint::hugging_face {
 namespace {
 
 constexpr std::int64_t kMostConfigBytes = std::int64_t{1} << 20;
 
-HubConfig config_of(const Place& place) {
+std::string config_of(const Place& place) {
   const std::string where = join_path(place.address(), kConfigFile);
   if (!place.has(kConfigFile))
     throw ConfigError(where +
                       ": there is no such file; expected one that names the model_type and "
                       "the sizes of the model");
-  return read_hub_config(
-      place.storage->read_text(join_path(place.path, kConfigFile), kMostConfigBytes), where);
+  return place.storage->read_text(join_path(place.path, kConfigFile), kMostConfigBytes);
 }
 
 /// GPT-2's folder on the hub has names without it.
@@ -36,7 +36,9 @@ std::string prefix_of(const HubConfig& config, const HubFolder& folder) {
 }  // namespace
 
 HuggingFaceSource::HuggingFaceSource(const Place& place)
-    : folder_(place), config_(config_of(place)) {
+    : folder_(place),
+      config_text_(config_of(place)),
+      config_(read_hub_config(config_text_, join_path(place.address(), kConfigFile))) {
   map_ = weight_map(config_, prefix_of(config_, folder_), folder_.tensors().contains(kHead));
   check_tensors();
   make_entries();
@@ -59,7 +61,7 @@ void HuggingFaceSource::check_tensors() const {
     }
   }
   for (const auto& [name, tensor] : folder_.tensors()) {
-    if (!known.contains(name) && !is_derived(name))
+    if (!known.contains(name) && !is_derived_name(name))
       problems.add(folder_.address_of(tensor.file),
                    "tensor " + terminal_line(name) + ": a " + config_.model_type +
                        " has none of this name: the weights are of another architecture than "

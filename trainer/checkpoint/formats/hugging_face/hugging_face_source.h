@@ -25,6 +25,8 @@ class HuggingFaceSource final : public TensorSource {
   void read(const TensorEntry& tensor, const Box& box, std::span<std::byte> into) const override;
 
   [[nodiscard]] const HubConfig& config() const { return config_; }
+  /// The content of config.json.
+  [[nodiscard]] const std::string& config_text() const { return config_text_; }
   [[nodiscard]] const HubFolder& folder() const { return folder_; }
   [[nodiscard]] const WeightMap& map() const { return map_; }
 
@@ -33,6 +35,7 @@ class HuggingFaceSource final : public TensorSource {
   void make_entries();
 
   HubFolder folder_;
+  std::string config_text_;
   HubConfig config_;
   WeightMap map_;
   std::vector<TensorEntry> entries_;                           ///< by key

@@ -1,7 +1,5 @@
 #include "trainer/checkpoint/formats/hugging_face/weight_map.h"
 
-#include <array>
-
 namespace trellis::checkpoint::hugging_face {
 namespace {
 
@@ -200,14 +198,6 @@ std::string base_prefix(const HubConfig& config) {
 
 std::string embedding_name(const HubConfig& config, const std::string& prefix) {
   return prefix + (config.model_type == "gpt2" ? "wte.weight" : "embed_tokens.weight");
-}
-
-bool is_derived(const std::string& hub_name) {
-  constexpr std::array kEnds{".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"};
-  for (const char* end : kEnds) {
-    if (hub_name.ends_with(end)) return true;
-  }
-  return false;
 }
 
 }  // namespace trellis::checkpoint::hugging_face

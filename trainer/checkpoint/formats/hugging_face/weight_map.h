@@ -56,7 +56,4 @@ struct WeightMap {
 [[nodiscard]] std::string embedding_name(const HubConfig& config, const std::string& prefix);
 inline constexpr const char* kHead = "lm_head.weight";
 
-/// Tensors that old folders hold and that follow from the configuration: tables of RoPE, masks.
-[[nodiscard]] bool is_derived(const std::string& hub_name);
-
 }  // namespace trellis::checkpoint::hugging_face

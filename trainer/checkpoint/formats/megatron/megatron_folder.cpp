@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "trainer/checkpoint/containers/torch_file.h"
+#include "trainer/checkpoint/formats/megatron/arguments.h"
 #include "trainer/checkpoint/formats/megatron/megatron_source.h"
 #include "trainer/checkpoint/sharding/sharded_tensor.h"
 #include "trainer/checkpoint/sharding/state_keys.h"
@@ -41,14 +42,14 @@ std::int64_t rows_of(const ShapeOf& shapes, const std::string& end, std::size_t 
 }
 
 /// What Megatron-LM compares with its own arguments when it goes on.
-Value arguments_of(const Weights& weights, const AttentionSizes& attention) {
+Value arguments_of(const Weights& weights, const AttentionSizes& attention,
+                   const trainer::ModelSection* model) {
   const ShapeOf& shapes = weights.shapes;
   const std::int64_t hidden = rows_of(shapes, "word_embeddings.weight", 1);
   const std::int64_t ffn = rows_of(shapes, "mlp.linear_fc2.weight", 1);
   const bool has_positions = shapes.contains("embedding.position_embeddings.weight");
   const bool has_output = shapes.contains("output_layer.weight");
-  return Value::instance(
-      "argparse.Namespace",
+  Value arguments =
       Value::dict({{"num_layers", weights.layers},
                    {"hidden_size", hidden},
                    {"ffn_hidden_size", ffn},
@@ -65,7 +66,9 @@ Value arguments_of(const Weights& weights, const AttentionSizes& attention) {
                    {"normalization",
                     shapes.contains("decoder.final_layernorm.bias") ? "LayerNorm" : "RMSNorm"},
                    {"untie_embeddings_and_output_weights", Value(has_output)},
-                   {"ckpt_format", "torch_dist"}}));
+                   {"ckpt_format", "torch_dist"}});
+  if (model != nullptr) set_arguments(*model, arguments);
+  return Value::instance("argparse.Namespace", std::move(arguments));
 }
 
 }  // namespace
@@ -86,8 +89,8 @@ void add_extra_states(DcpMetadata& metadata, DcpFileWriter& file) {
 }
 
 void finish_folder(const Place& place, const DcpMetadata& metadata, const AttentionSizes& attention,
-                   const SavedPoint& point) {
-  const Value common = Value::dict({{"args", arguments_of(weights_of(metadata), attention)},
+                   const SavedPoint& point, const trainer::ModelSection* model) {
+  const Value common = Value::dict({{"args", arguments_of(weights_of(metadata), attention, model)},
                                     {"checkpoint_version", Value(3.0)},
                                     {"iteration", point.step},
                                     {"consumed_train_samples", point.consumed_samples},

@@ -19,6 +19,7 @@ std::int64_t number_of(const Value& content, const char* key) {
 }
 
 void take_content(const Value& content, NxdTraining& training) {
+  training.content = content;
   for (const char* key : {"step", "global_step"}) {
     if (const std::int64_t step = number_of(content, key); step > 0) training.point.step = step;
   }

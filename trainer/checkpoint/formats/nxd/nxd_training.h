@@ -12,6 +12,7 @@ namespace trellis::checkpoint::nxd {
 struct NxdTraining {
   SavedPoint point;
   std::optional<Value> scheduler = {};  ///< torch's state of the one learning rate schedule
+  Value content = {};                   ///< of user_content.pt, or of NNM's file; None: neither
 };
 
 /// Step: global_step of user_content.pt (NxDT, which is Lightning's form) or of NNM's files, else
