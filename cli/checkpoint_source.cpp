@@ -4,6 +4,7 @@
 #include "cli/load_trainer.h"
 #include "trainer/app/nxd_content_request.h"
 #include "trainer/checkpoint/conversion/nxd_content.h"
+#include "trainer/checkpoint/formats/native/checksums.h"
 #include "trainer/checkpoint/formats/nxd/nxd_folder.h"
 
 namespace trellis::cli {
@@ -23,7 +24,7 @@ std::unique_ptr<TensorSource> CheckpointReader::open(const std::string& address)
                                  .attention = {request.heads, request.kv_heads}};
   content.manifest = checkpoint::native::Manifest::from_json(request.manifest, address);
   content.manifest.files.clear();  // they have no hashes
-  return checkpoint::nxd_source(place, std::move(content));
+  return checkpoint::nxd_source(checkpoint::native::with_checksums(place), std::move(content));
 }
 
 void CheckpointReader::check_config_is_used() const {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -13,10 +14,12 @@
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "base/log.h"
 #include "cli/checkpoint_parts.h"
 #include "cli/checkpoint_source.h"
 #include "cli/verbs.h"
-#include "trainer/checkpoint/formats/native/file_names.h"
+#include "trainer/checkpoint/conversion/check_files.h"
+#include "trainer/checkpoint/formats/native/checksums.h"
 #include "trainer/checkpoint/formats/native/manifest.h"
 #include "trainer/checkpoint/formats/native/native_source.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
@@ -30,7 +33,6 @@ using checkpoint::TensorSource;
 using checkpoint::native::Manifest;
 using checkpoint::native::NativeSource;
 using checkpoint::native::read_manifest;
-using checkpoint::native::StoredFile;
 using checkpoint::native::StoredTensor;
 using nlohmann::json;
 using Align = TextTable::Align;
@@ -38,6 +40,7 @@ using Align = TextTable::Align;
 struct CheckpointOptions {
   std::string address, config_file;
   bool json = false;
+  bool write_manifest = false;
 };
 
 /// Other programs' files have no sizes in the manifest: that of the tensors.
@@ -173,63 +176,72 @@ int inspect_checkpoint(const CheckpointOptions& options) {
   return 0;
 }
 
-/// "" when the file is what was saved.
-std::string damage(checkpoint::Storage& storage, const std::string& path,
-                   const StoredFile& expected) {
-  if (!storage.exists(path)) return "is missing";
-  const StoredFile got = checkpoint::native::hash_file(*storage.open(path));
-  if (got.bytes != expected.bytes)
-    return fmt::format("expected {} bytes, got {}", expected.bytes, got.bytes);
-  if (got.xxh3_128 != expected.xxh3_128)
-    return fmt::format("expected the checksum {}, got {}", expected.xxh3_128, got.xxh3_128);
-  return "";
+std::string names_text(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 4;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kMost, names.size()); ++i)
+    text += (i == 0 ? "" : ", ") + terminal_line(names[i]);
+  return names.size() > kMost ? text + ", …" : text;
 }
 
-/// Of a checkpoint whose save may have been interrupted.
-Manifest saved_manifest(checkpoint::Storage& storage) {
-  const char* const file = checkpoint::native::kManifestFile;
-  if (!storage.exists(file)) return read_manifest(storage, "");  // which says what is wrong
-  return Manifest::from_json(storage.read_text(file), storage.address() + "/" + file);
+json report_of(const checkpoint::FileCheck& check) {
+  json damaged = json::array();
+  for (const auto& [path, problem] : check.damaged)
+    damaged.push_back({{"path", path}, {"problem", problem}});
+  return {{"schema", "trellis.checkpoint_check/1"},
+          {"files", check.files},
+          {"bytes", check.bytes},
+          {"damaged", damaged},
+          {"without_checksums", check.unseen}};
+}
+
+void print_check(const checkpoint::FileCheck& check) {
+  for (const auto& [path, problem] : check.damaged)
+    std::cout << (path.empty() ? "" : terminal_line(path) + ": ") << terminal_line(problem) << "\n";
+  if (!check.unseen.empty())
+    std::cout << fmt::format(
+        "{} files have no checksums, so damage in them cannot be seen: {}; --write-manifest writes "
+        "some\n",
+        check.unseen.size(), names_text(check.unseen));
+  std::cout << fmt::format("{} files, {}: {} damaged\n", check.files,
+                           analysis::human_bytes(check.bytes), check.damaged.size());
 }
 
 int verify_checkpoint(const CheckpointOptions& options) {
-  const auto storage = checkpoint::open_storage(options.address);
-  const Manifest manifest = saved_manifest(*storage);
+  const checkpoint::Place place = checkpoint::open_place(options.address);
   Activity activity("reading files of the checkpoint");
-  json damaged = json::array();
-  std::int64_t done = 0;
-  for (const auto& [path, file] : manifest.files) {
-    if (const std::string what = damage(*storage, path, file); !what.empty())
-      damaged.push_back({{"path", path}, {"problem", what}});
-    activity.count(++done, static_cast<std::int64_t>(manifest.files.size()));
-  }
-  if (!storage->exists(checkpoint::native::kDoneFile))
-    damaged.push_back(
-        {{"path", checkpoint::native::kDoneFile}, {"problem", "is missing: the save did not end"}});
-  if (options.json) {
-    std::cout << json({{"schema", "trellis.checkpoint_check/1"},
-                       {"files", manifest.files.size()},
-                       {"damaged", damaged}})
-                     .dump(1)
-              << "\n";
+  const checkpoint::FileCheck check = checkpoint::check_files(
+      place, [&](std::int64_t done, std::int64_t of) { activity.count(done, of); });
+  activity.now("");
+  options.json ? static_cast<void>(std::cout << report_of(check).dump(1) << "\n")
+               : print_check(check);
+  if (!check.damaged.empty()) return static_cast<int>(ExitCode::kConfig);
+  if (!options.write_manifest) return static_cast<int>(ExitCode::kOk);
+  if (check.is_ours && check.unseen.empty()) {
+    log_info("--write-manifest: every file has a hash in manifest.json; nothing is written");
   } else {
-    for (const json& each : damaged)
-      std::cout << terminal_line(each["path"].get<std::string>()) << ": "
-                << each["problem"].get<std::string>() << "\n";
-    std::cout << fmt::format("{} files, {}: {} damaged\n", manifest.files.size(),
-                             analysis::human_bytes(total_bytes(manifest)), damaged.size());
+    checkpoint::write_checksums(place);
+    log_info(checkpoint::join_path(place.address(), checkpoint::native::kChecksumsFile) +
+             ": hashes of all files, which every later load compares");
   }
-  return static_cast<int>(damaged.empty() ? ExitCode::kOk : ExitCode::kConfig);
+  return static_cast<int>(ExitCode::kOk);
 }
+
+/// What a part of the verb knows in addition to the checkpoint and --json.
+enum class More { kNothing, kConfig, kWriteManifest };
 
 void add_part(CLI::App& verb, const std::string& name, const std::string& what,
               const std::string& argument, const std::function<void(const CheckpointOptions&)>& run,
-              bool takes_config = false) {
+              More more = More::kNothing) {
   CLI::App* part = verb.add_subcommand(name, what);
   auto options = std::make_shared<CheckpointOptions>();
   part->add_option(argument, options->address, "a local folder, or s3://bucket/prefix")->required();
   part->add_flag("--json", options->json, "one JSON document");
-  if (takes_config)
+  if (more == More::kWriteManifest)
+    part->add_flag("--write-manifest", options->write_manifest,
+                   "when nothing is damaged, hashes of all files go into trellis_manifest.json: "
+                   "every later load and `verify` compares them");
+  if (more == More::kConfig)
     part->add_option(
             "--config", options->config_file,
             "NxDT YAML of the training that saved a folder of NxD, NxDT or NNM: its weights "
@@ -252,10 +264,13 @@ void add_checkpoint(CLI::App& app, int& exit_code) {
   add_part(
       *verb, "inspect", "one checkpoint of any format: step, layout, every tensor", "checkpoint",
       [&exit_code](const CheckpointOptions& options) { exit_code = inspect_checkpoint(options); },
-      /*takes_config=*/true);
+      More::kConfig);
   add_part(
-      *verb, "verify", "reads every file and compares it with what was saved", "checkpoint",
-      [&exit_code](const CheckpointOptions& options) { exit_code = verify_checkpoint(options); });
+      *verb, "verify",
+      "reads every file of a checkpoint of any format and compares it with what was saved",
+      "checkpoint",
+      [&exit_code](const CheckpointOptions& options) { exit_code = verify_checkpoint(options); },
+      More::kWriteManifest);
   add_checkpoint_diff(*verb, exit_code);
   add_checkpoint_export_hf(*verb, exit_code);
   add_checkpoint_export_adapter(*verb, exit_code);

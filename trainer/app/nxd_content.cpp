@@ -4,6 +4,7 @@
 #include "trainer/app/guarded.h"
 #include "trainer/app/load_device.h"
 #include "trainer/checkpoint/conversion/layout/open_nxd.h"
+#include "trainer/checkpoint/formats/native/checksums.h"
 
 namespace trellis::trainer {
 namespace {
@@ -11,8 +12,8 @@ namespace {
 int fill(NxdContentRequest& request) {
   RunConfig config = load_run_config(request.config_file, {}, request.instance);
   use_machine({.device = "cpu", .instance = request.instance}, config);
-  checkpoint::NxdContent content =
-      checkpoint::read_nxd(checkpoint::open_place(request.checkpoint), config);
+  checkpoint::NxdContent content = checkpoint::read_nxd(
+      checkpoint::native::with_checksums(checkpoint::open_place(request.checkpoint)), config);
   // The text of a manifest lists its files; no one hashed these.
   for (const auto& tensor : content.manifest.tensors) content.manifest.files[tensor.file];
   request.format = content.format;

@@ -28,6 +28,7 @@
 #include "runtime/flight_files.h"
 #include "runtime/flight_trace.h"
 #include "runtime/world.h"
+#include "trainer/app/damaged_start.h"
 #include "trainer/app/failed_allocation.h"
 #include "trainer/app/guarded.h"
 #include "trainer/app/full_disk.h"
@@ -57,7 +58,6 @@
 #include "trainer/utils/rank_log.h"
 
 namespace trellis::trainer {
-
 namespace {
 
 using nlohmann::json;
@@ -232,6 +232,11 @@ class Run {
     return static_cast<int>(exit_code());
   }
 
+  /// Of the checkpoint that the run was to go on from.
+  [[nodiscard]] std::optional<checkpoint::native::DamagedCheckpoint> damage() const {
+    return checkpoints_ ? checkpoints_->damage() : std::nullopt;
+  }
+
  private:
   std::string keep_what_ranks_did(const std::vector<runtime::FlightDump>& dumps) const {
     const std::string files = write_flight_files(directory_ / kFlightRecorder, dumps);
@@ -290,6 +295,7 @@ class Run {
       RunDirectory place =
           prepare_run_directory(config_, request_.command_line, sources, request_.began);
       directory_ = std::move(place.path);
+      identity_ = {std::move(place.run_id), place.saved_before};
       lock_.emplace(std::move(place.lock));
     }
     if (link_) directory_ = link_->from_first("directory", directory_.string());
@@ -350,7 +356,7 @@ class Run {
     const std::string folder = checkpoint_folder(directory_);
     if (is_first() && section.create && !section.dirpath.empty()) lock_checkpoints(folder);
     checkpoints_ = std::make_unique<checkpoint::RunCheckpoints>(config_, folder, std::move(resume),
-                                                                link_.get());
+                                                                link_.get(), identity_);
     if (lease_) checkpoints_->set_before_save([this] { lease_->check(); });
   }
 
@@ -558,6 +564,7 @@ class Run {
   std::optional<ProcessRecords> process_records_;  ///< of a job of several processes
   std::vector<int> representatives_;               ///< the ranks that run; empty: all
   std::filesystem::path directory_;
+  checkpoint::RunIdentity identity_;        ///< of the first process
   std::optional<RunLock> lock_;             ///< of directory_
   std::optional<RunLock> checkpoint_lock_;  ///< of checkpoint_callback_params.dirpath
   std::optional<checkpoint::Lease> lease_;  ///< of the same in S3
@@ -572,11 +579,27 @@ class Run {
   std::int64_t clock_origin_ns_ = 0;  ///< of traces by the host's clock
 };
 
-}  // namespace
+/// A run whose checkpoint is damaged is over, and its locks are free, before what follows from it.
+int run(const RunRequest& request) {
+  std::optional<checkpoint::native::DamagedCheckpoint> damage;
+  try {
+    Run run(request);
+    try {
+      return run.execute();
+    } catch (const Error&) {
+      damage = run.damage();
+      if (!damage) throw;
+    }
+  } catch (const checkpoint::native::DamagedCheckpoint& found) {
+    damage = found;
+  }
+  after_damage(request, *damage);
+}
 
+}  // namespace
 }  // namespace trellis::trainer
 
 extern "C" __attribute__((visibility("default"))) int trellis_trainer_run(
     const trellis::trainer::RunRequest* request) {
-  return trellis::trainer::guarded([request] { return trellis::trainer::Run(*request).execute(); });
+  return trellis::trainer::guarded([request] { return trellis::trainer::run(*request); });
 }

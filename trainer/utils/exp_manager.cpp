@@ -4,9 +4,14 @@
 #include <charconv>
 #include <cstdlib>
 #include <ctime>
+#include <fstream>
+#include <iterator>
+#include <random>
 #include <string_view>
 #include <system_error>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -119,6 +124,34 @@ void copy_files(const std::vector<std::string>& files, const fs::path& directory
   }
 }
 
+constexpr const char* kRunIdFile = ".trellis.run";
+constexpr const char* kConfigFile = "hparams.yaml";
+
+std::string run_id_of(const fs::path& directory) {
+  const fs::path file = directory / kRunIdFile;
+  std::string id;
+  if (std::ifstream(file) >> id) return id;
+  std::random_device random;
+  for (int i = 0; i < 4; ++i) id += fmt::format("{:08x}", random());
+  write_file_atomically(file, id + "\n");
+  return id;
+}
+
+/// The line of a resolved configuration that says where checkpoints are.
+std::string checkpoint_line(const std::string& resolved_yaml) {
+  const std::size_t section = resolved_yaml.find("checkpoint_callback_params:");
+  const std::size_t begin =
+      section == std::string::npos ? section : resolved_yaml.find("dirpath:", section);
+  if (begin == std::string::npos) return "";
+  return resolved_yaml.substr(begin, resolved_yaml.find('\n', begin) - begin);
+}
+
+bool names_the_same_checkpoints(const fs::path& directory, const RunConfig& config) {
+  std::ifstream file(directory / kConfigFile);
+  const std::string earlier{std::istreambuf_iterator<char>(file), {}};
+  return !earlier.empty() && checkpoint_line(earlier) == checkpoint_line(config.resolved_yaml);
+}
+
 /// The arguments as one line that a shell reads back.
 std::string shell_line(const std::vector<std::string>& arguments) {
   std::string line;
@@ -189,12 +222,14 @@ RunDirectory prepare_run_directory(const RunConfig& config,
   const fs::path directory = named ? *named : create_new_directory(config.exp_manager, sources);
   RunLock lock(directory,
                "choose another place with exp_manager.exp_dir or exp_manager.explicit_log_dir");
+  const bool saved_before = names_the_same_checkpoints(directory, config);
   if (named) keep_earlier_outputs(directory);
   if (created) created(directory.string());
-  write_file_atomically(directory / "hparams.yaml", config.resolved_yaml);
+  write_file_atomically(directory / kConfigFile, config.resolved_yaml);
   write_file_atomically(directory / "cmd-args.log", shell_line(command_line));
   copy_files(config.exp_manager.files_to_copy, directory);
-  return {directory, std::move(lock)};
+  const bool saves = config.exp_manager.checkpoints.create;
+  return {directory, std::move(lock), saves ? run_id_of(directory) : "", saved_before};
 }
 
 bool remove_run_outputs(const fs::path& directory) {
@@ -206,6 +241,7 @@ bool remove_run_outputs(const fs::path& directory) {
     if (is_output(name)) outputs.push_back(entry.path());
   }
   fs::remove(directory / RunLock::kFileName, ignored);
+  fs::remove(directory / kRunIdFile, ignored);
   bool removed = false;
   for (const fs::path& file : outputs) removed = fs::remove(file, ignored) || removed;
   fs::remove(directory, ignored);  // only an empty one goes

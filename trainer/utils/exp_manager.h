@@ -27,6 +27,11 @@ struct VersionSources {
 struct RunDirectory {
   std::filesystem::path path;
   RunLock lock;
+  /// Unique, and the same at every start there: checkpoints say by it whose they are. "": the run
+  /// saves none.
+  std::string run_id = {};
+  /// hparams.yaml of an earlier start there names the same place of checkpoints.
+  bool saved_before = false;
 };
 
 /// The directory that prepare_run_directory() will use when the configuration names it; none where

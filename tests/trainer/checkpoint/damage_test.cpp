@@ -85,6 +85,75 @@ TEST_F(DamageTest, DcpDataFile) {
   damage("dcp/__1_0.distcp", true, [&] { return read_dcp(storage, "dcp"); });
 }
 
+/// Larger than a piece that is read at once.
+constexpr std::int64_t kRows = 700, kColumns = 1000;
+
+std::string large_file(Storage& storage, const std::string& path) {
+  TorchFileWriter writer(storage.create(path));
+  const std::vector<float> data = numbers(kRows * kColumns);
+  const std::int64_t whole =
+      writer.add_tensor({.shape = {kRows, kColumns}}, std::as_bytes(std::span(data)));
+  const std::int64_t view = writer.add_view(whole, {.shape = {kColumns, kRows}}, 0, {1, kColumns});
+  writer.finish(Value::list({Value::tensor(whole), Value::tensor(view)}));
+  return storage.read_text(path);
+}
+
+TEST_F(DamageTest, APartIsReadOnlyFromARecordThatIsWhole) {
+  const std::string good = large_file(*storage, "a.pt");
+  const std::int64_t begin = TorchFileReader(storage->open("a.pt")).storages()[0].file_offset;
+  std::vector<float> row(kColumns);
+  const auto bytes = std::as_writable_bytes(std::span(row));
+  const auto read = [&](std::int64_t tensor, std::int64_t first) {
+    TorchFileReader(storage->open("a.pt")).read_bytes(tensor, first, bytes);
+  };
+  for (const std::int64_t at : {0L, 4 * kColumns * kRows / 2, 4 * kColumns * kRows - 1}) {
+    std::string bad = good;
+    bad[static_cast<std::size_t>(begin + at)] ^= 4;
+    put("a.pt", bad);
+    for (const std::int64_t tensor : {0L, 1L}) {
+      for (const std::int64_t first : {0L, 4 * kColumns * 350, 4 * kColumns * (kRows - 1)})
+        EXPECT_THAT(error_of([&] { read(tensor, first); }), HasSubstr("checksum differs"))
+            << at << " " << tensor << " " << first;
+    }
+  }
+  put("a.pt", good);
+  const TorchFileReader reader(storage->open("a.pt"));
+  for (std::int64_t i = 0; i < kRows; i += 99) {
+    reader.read_rows(0, i, bytes);
+    EXPECT_EQ(row.back(), static_cast<float>((i + 1) * kColumns));
+  }
+  std::vector<float> column(kRows);
+  reader.read_rows(1, 3, std::as_writable_bytes(std::span(column)));
+  EXPECT_EQ(column[2], 2.0F * kColumns + 4);
+}
+
+/// Counts what is read.
+struct CountingFile : ReadableFile {
+  explicit CountingFile(std::shared_ptr<const ReadableFile> from) : file(std::move(from)) {}
+  [[nodiscard]] const std::string& name() const override { return file->name(); }
+  [[nodiscard]] std::int64_t size() const override { return file->size(); }
+  void read(std::int64_t offset, std::span<std::byte> into) const override {
+    bytes += static_cast<std::int64_t>(into.size());
+    file->read(offset, into);
+  }
+  std::shared_ptr<const ReadableFile> file;
+  mutable std::int64_t bytes = 0;
+};
+
+TEST_F(DamageTest, ARecordIsCheckedOnce) {
+  (void)large_file(*storage, "a.pt");
+  const auto file = std::make_shared<CountingFile>(storage->open("a.pt"));
+  const auto checks = std::make_shared<RecordChecks>();
+  std::vector<float> all(kRows * kColumns);
+  const auto bytes = std::as_writable_bytes(std::span(all));
+  TorchFileReader(file, {}, checks).read_tensor(0, bytes);
+  EXPECT_LT(file->bytes, std::ssize(bytes) + 5000) << "while it is read";
+  file->bytes = 0;
+  const TorchFileReader again(file, {}, checks);
+  again.read_rows(0, 5, bytes.first(4 * kColumns));
+  EXPECT_LT(file->bytes, 4 * kColumns + 5000) << "another reader of the same file";
+}
+
 TEST_F(DamageTest, OtherFormatsAreNamed) {
   const auto open = [&] { (void)TorchFileReader(storage->open("file")); };
   put("file", std::string("\x80\x02\x8a\x0al\xfc\x9c"

@@ -160,7 +160,7 @@ TEST(CheckpointName, IsLightnings) {
   EXPECT_EQ(checkpoint_name("hf_llama3_8B--{step}-{consumed_samples}", metrics, true),
             "hf_llama3_8B--step=5-consumed_samples=160.0");
   EXPECT_EQ(checkpoint_name("m--{val_loss:.4f}-{epoch}", metrics, true),
-            "m--val_loss=2.3457-epoch=0");
+            "m--val_loss=2.3457-epoch=nan");
   EXPECT_EQ(checkpoint_name("m-{step:06d}", metrics, false), "m-000005");
   EXPECT_THAT(error_of([&] { (void)checkpoint_name("m-{step", metrics, true); }),
               HasSubstr("a brace is not closed"));

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "trainer/checkpoint/adapters/peft_folder.h"
+#include "trainer/checkpoint/formats/native/checksums.h"
 #include "trainer/checkpoint/plan/boxes.h"
 
 namespace trellis::checkpoint::adapters {
@@ -30,7 +31,8 @@ void transpose(std::span<const std::byte> from, std::span<std::byte> into, std::
 bool PeftSource::is_at(const Place& place) { return place.has(kAdapterWeightsFile); }
 
 PeftSource::PeftSource(const Place& place)
-    : file_(place.storage->open(join_path(place.path, kAdapterWeightsFile))) {
+    : file_(
+          native::with_checksums(place).storage->open(join_path(place.path, kAdapterWeightsFile))) {
   for (const SafetensorsEntry& entry : file_.tensors()) add(entry);
   std::ranges::sort(tensors_, {}, &TensorEntry::key);
 }

@@ -36,6 +36,7 @@ class EntryFile : public WritableFile {
 }  // namespace
 
 struct DcpReader::Files {
+  std::shared_ptr<RecordChecks> checks = std::make_shared<RecordChecks>();
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<const ReadableFile>> open;
   std::string last_key;  ///< of the chunk that was read last: reads of one chunk come in a row
@@ -88,7 +89,8 @@ void DcpReader::read_chunk(const std::string& tensor, std::size_t chunk, std::in
   if (!reader) {
     const std::string what =
         "'" + terminal_line(tensor) + "' at " + Value::size(box.offsets).text(80);
-    reader = std::make_shared<const TorchFileReader>(part(box.place, what));
+    reader = std::make_shared<const TorchFileReader>(part(box.place, what), std::set<std::string>{},
+                                                     files_->checks);
     if (!reader->root().is_tensor())
       throw ConfigError(reader->name() + ": expected a tensor, got " + reader->root().text(80));
     const TensorMeta& meta =
@@ -116,7 +118,7 @@ std::unique_ptr<TorchFileReader> DcpReader::open_object(const std::string& name,
     throw ConfigError(join_path(storage_->address(), folder_) + ": holds no object '" +
                       terminal_line(name) + "'");
   return std::make_unique<TorchFileReader>(part(place->second, "'" + terminal_line(name) + "'"),
-                                           std::move(classes));
+                                           std::move(classes), files_->checks);
 }
 
 std::string dcp_file_name(std::int64_t rank, std::int64_t n) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,11 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "trainer/checkpoint/containers/record_checks.h"
 #include "trainer/checkpoint/containers/value.h"
 #include "trainer/checkpoint/storage/storage.h"
 
 /// The files of torch.save: a zip archive with a pickle and one record per storage.
 namespace trellis::checkpoint {
+
+/// Name of the record of a note, among those of the archive.
+inline constexpr const char* kNoteRecord = ".trellis";
 
 struct TorchStorage {
   std::string key;  ///< name of its record under data/
@@ -31,24 +36,28 @@ struct TorchTensor {
 };
 
 /// Reads a file of torch.save (zip format, PyTorch 1.6 and later). Opening reads the directory and
-/// the pickle only. All members are safe to call from several threads at once.
+/// the pickle only. A storage of which any byte is asked for is first compared as a whole with the
+/// archive's checksum. All members are safe to call from several threads at once.
 class TorchFileReader {
  public:
   /// `classes`: names in addition to the plain ones that the pickle may hold (PickleOptions).
-  /// Throws ConfigError that names the file: not such a file, an older format, a pickle that is not
-  /// allowed, a tensor outside its storage, a sparse, quantised or big-endian tensor.
+  /// `checks`: shared by readers of the same files; null: of this one alone. Throws ConfigError
+  /// that names the file: not such a file, an older format, a pickle that is not allowed, a tensor
+  /// outside its storage, a sparse, quantised or big-endian tensor.
   explicit TorchFileReader(std::shared_ptr<const ReadableFile> file,
-                           std::set<std::string> classes = {});
+                           std::set<std::string> classes = {},
+                           std::shared_ptr<RecordChecks> checks = nullptr);
 
   [[nodiscard]] const Value& root() const { return root_; }
   [[nodiscard]] const std::vector<TorchTensor>& tensors() const { return tensors_; }
   [[nodiscard]] const std::vector<TorchStorage>& storages() const { return storages_; }
   [[nodiscard]] const std::string& name() const { return file_->name(); }
+  /// What TorchFileWriter::finish() was given; "": nothing, or another program wrote the file.
+  [[nodiscard]] const std::string& note() const { return note_; }
 
   /// The tensor in contiguous (row-major) form, whatever its strides. REQUIRES: into.size() ==
   /// tensors()[tensor].meta.bytes(). Throws ConfigError when the file fails, and when the storage
-  /// differs from the archive's checksum, which is checked when the tensor is the whole storage or
-  /// the storage is small.
+  /// differs from the archive's checksum.
   void read_tensor(std::int64_t tensor, std::span<std::byte> into) const;
   /// Bytes [first_byte, first_byte + into.size()) of that form. REQUIRES: the range lies in it and
   /// its ends are multiples of the element size.
@@ -59,15 +68,20 @@ class TorchFileReader {
 
  private:
   friend class TorchFileParser;
-  void check_crc(const TorchStorage& storage, std::span<const std::byte> bytes) const;
-  /// `storage_begin`: where the tensor's storage begins in `file`.
-  static void gather(const TorchTensor& tensor, std::int64_t first, std::span<std::byte> into,
-                     const ReadableFile& file, std::int64_t storage_begin);
+  /// Bytes of a storage from `first` on; all of it is read and checked when it was not before.
+  void read_storage(std::int64_t number, std::int64_t first, std::span<std::byte> into) const;
+  void read_checked(const TorchStorage& storage, std::int64_t first,
+                    std::span<std::byte> into) const;
+  void gather(const TorchTensor& tensor, std::int64_t first, std::span<std::byte> into) const;
 
   std::shared_ptr<const ReadableFile> file_;
+  std::shared_ptr<RecordChecks> checks_;
   Value root_;
+  std::string note_;
   std::vector<TorchTensor> tensors_;
   std::vector<TorchStorage> storages_;
+  /// By storage: checks_ need not be asked again.
+  std::unique_ptr<std::atomic<bool>[]> is_checked_;
 };
 
 /// Writes a file that torch.load(weights_only=True) reads. Tensor data go to the file as they come:
@@ -95,8 +109,9 @@ class TorchFileWriter {
   /// Next bytes, in row-major order, of the tensor that was added last. Throws OutputError.
   void write(std::span<const std::byte> bytes);
   /// Writes the pickle and the directory and closes the file: it is visible afterwards. Tensors of
-  /// `root` are those that were added. REQUIRES: every tensor has all of its bytes.
-  void finish(const Value& root);
+  /// `root` are those that were added. `note`: a small text next to the pickle, which torch.load
+  /// passes over. REQUIRES: every tensor has all of its bytes.
+  void finish(const Value& root, const std::string& note = "");
 
  private:
   struct Impl;

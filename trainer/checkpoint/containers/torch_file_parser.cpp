@@ -122,6 +122,11 @@ void TorchFileParser::parse() {
     return call(function, arguments);
   };
   reader_.root_ = read_pickle(zip_->read(data), options);
+  constexpr std::int64_t kMostNote = std::int64_t{1} << 16;
+  if (const ZipRecord* note = record(kNoteRecord); note != nullptr && note->size <= kMostNote) {
+    const std::vector<std::byte> text = zip_->read(*note);
+    reader_.note_.assign(reinterpret_cast<const char*>(text.data()), text.size());
+  }
 }
 
 /// ("storage", class, key, location, elements)

@@ -74,34 +74,50 @@ bool TorchTensor::is_contiguous() const {
 }
 
 TorchFileReader::TorchFileReader(std::shared_ptr<const ReadableFile> file,
-                                 std::set<std::string> classes)
-    : file_(std::move(file)) {
+                                 std::set<std::string> classes,
+                                 std::shared_ptr<RecordChecks> checks)
+    : file_(std::move(file)),
+      checks_(checks ? std::move(checks) : std::make_shared<RecordChecks>()) {
   TorchFileParser(*this, std::move(classes)).parse();
+  is_checked_ = std::make_unique<std::atomic<bool>[]>(storages_.size());
 }
 
-void TorchFileReader::check_crc(const TorchStorage& storage,
-                                std::span<const std::byte> bytes) const {
-  if (storage.crc32 != 0 && zip_crc32(0, bytes) != storage.crc32) {
+void TorchFileReader::read_checked(const TorchStorage& storage, std::int64_t first,
+                                   std::span<std::byte> into) const {
+  std::uint32_t crc = 0;
+  const auto read_to = [&](std::int64_t begin, std::int64_t end, std::byte* place) {
+    read_pieces(*file_, storage.file_offset + begin, storage.file_offset + end, place,
+                [&](std::span<const std::byte> piece) { crc = zip_crc32(crc, piece); });
+  };
+  const std::int64_t end = first + static_cast<std::int64_t>(into.size());
+  read_to(0, first, nullptr);
+  read_to(first, end, into.data());
+  read_to(end, storage.bytes, nullptr);
+  if (crc != storage.crc32)
     throw ConfigError(name() + ": data/" + storage.key +
-                      ": the checksum differs: the file is damaged");
+                      ": the checksum differs: the file is damaged; use another copy of it");
+}
+
+void TorchFileReader::read_storage(std::int64_t number, std::int64_t first,
+                                   std::span<std::byte> into) const {
+  const TorchStorage& storage = storages_[static_cast<std::size_t>(number)];
+  std::atomic<bool>& is_checked = is_checked_[static_cast<std::size_t>(number)];
+  bool is_read = false;
+  if (!is_checked && checks_->are_needed()) {
+    if (storage.crc32 == 0)
+      checks_->say_unseen(name());
+    else
+      is_read =
+          checks_->once(name() + "/" + storage.key, [&] { read_checked(storage, first, into); });
+    is_checked = true;
   }
+  if (!is_read) file_->read(storage.file_offset + first, into);
 }
 
 void TorchFileReader::read_tensor(std::int64_t tensor, std::span<std::byte> into) const {
   const TorchTensor& what = tensors_.at(static_cast<std::size_t>(tensor));
   TRELLIS_CHECK(static_cast<std::int64_t>(into.size()) == what.meta.bytes(), "size of the buffer");
-  const TorchStorage& storage = storages_[static_cast<std::size_t>(what.storage)];
-  if (what.is_contiguous() && storage.bytes == what.meta.bytes()) {
-    read_bytes(tensor, 0, into);
-    check_crc(storage, into);
-  } else if (storage.bytes <= kGatherBytes && !into.empty()) {
-    std::vector<std::byte> all(static_cast<std::size_t>(storage.bytes));
-    file_->read(storage.file_offset, all);
-    check_crc(storage, all);
-    gather(what, 0, into, *file_in_memory(std::move(all), name()), 0);
-  } else {
-    read_bytes(tensor, 0, into);
-  }
+  read_bytes(tensor, 0, into);
 }
 
 void TorchFileReader::read_rows(std::int64_t tensor, std::int64_t first_row,
@@ -122,17 +138,14 @@ void TorchFileReader::read_bytes(std::int64_t tensor, std::int64_t first_byte,
                     count <= what.meta.bytes() - first_byte,
                 "a range of bytes outside the tensor");
   if (count == 0) return;
-  const TorchStorage& storage = storages_[static_cast<std::size_t>(what.storage)];
-  if (!what.is_contiguous())
-    return gather(what, first_byte / width, into, *file_, storage.file_offset);
-  file_->read(storage.file_offset + what.storage_offset * width + first_byte, into);
+  if (!what.is_contiguous()) return gather(what, first_byte / width, into);
+  read_storage(what.storage, what.storage_offset * width + first_byte, into);
 }
 
 /// Reads the part of the storage that the range touches, piece by piece, and takes from each piece
 /// the elements that lie in it.
 void TorchFileReader::gather(const TorchTensor& tensor, std::int64_t first,
-                             std::span<std::byte> into, const ReadableFile& file,
-                             std::int64_t storage_begin) {
+                             std::span<std::byte> into) const {
   const std::int64_t width = element_bytes(tensor.meta.dtype),
                      last = first + static_cast<std::int64_t>(into.size()) / width;
   std::int64_t begin = std::numeric_limits<std::int64_t>::max(), end = 0;
@@ -146,7 +159,7 @@ void TorchFileReader::gather(const TorchTensor& tensor, std::int64_t first,
   for (std::int64_t from = begin; from < end; from += step) {
     const std::int64_t to = std::min(end, from + step);
     const auto bytes = std::span(piece).first(static_cast<std::size_t>((to - from) * width));
-    file.read(storage_begin + from * width, bytes);
+    read_storage(tensor.storage, from * width, bytes);
     StridedWalk(tensor, first, last)
         .each([&](std::int64_t element, std::int64_t at, std::int64_t stride, std::int64_t count) {
           for (std::int64_t i = 0; i < count; ++i, at += stride) {

@@ -129,7 +129,7 @@ std::int64_t TorchFileWriter::add_view(std::int64_t base, const TensorMeta& meta
 
 void TorchFileWriter::write(std::span<const std::byte> bytes) { impl_->zip.write(bytes); }
 
-void TorchFileWriter::finish(const Value& root) {
+void TorchFileWriter::finish(const Value& root, const std::string& note) {
   PickleWriteOptions options;
   options.persistent_name = kPersistent;
   options.tensor = [this](std::int64_t index) {
@@ -141,6 +141,7 @@ void TorchFileWriter::finish(const Value& root) {
   impl_->zip.add(folder + ".storage_alignment", "64");
   impl_->zip.add(folder + "byteorder", "little");
   impl_->zip.add(folder + "version", "3\n");
+  if (!note.empty()) impl_->zip.add(folder + kNoteRecord, note);
   impl_->zip.finish();
 }
 

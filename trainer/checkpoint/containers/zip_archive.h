@@ -36,6 +36,9 @@ class ZipReader {
   [[nodiscard]] std::int64_t data_offset(const ZipRecord& record) const;
   /// The content of a small record; its checksum is checked.
   [[nodiscard]] std::vector<std::byte> read(const ZipRecord& record) const;
+  /// Reads the record and throws ConfigError when its checksum differs; one without a checksum
+  /// passes.
+  void check(const ZipRecord& record) const;
 
  private:
   struct Directory {

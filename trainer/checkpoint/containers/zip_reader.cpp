@@ -142,6 +142,15 @@ std::int64_t ZipReader::data_offset(const ZipRecord& record) const {
   return static_cast<std::int64_t>(data);
 }
 
+void ZipReader::check(const ZipRecord& record) const {
+  const std::int64_t begin = data_offset(record);
+  std::uint32_t crc = 0;
+  read_pieces(*file_, begin, begin + record.size, nullptr,
+              [&](std::span<const std::byte> piece) { crc = zip_crc32(crc, piece); });
+  if (record.crc32 != 0 && crc != record.crc32)
+    fail("zip record '" + terminal_line(record.name) + "': the checksum differs: damaged");
+}
+
 std::vector<std::byte> ZipReader::read(const ZipRecord& record) const {
   const std::int64_t offset = data_offset(record);
   std::vector<std::byte> content(static_cast<std::size_t>(record.size));

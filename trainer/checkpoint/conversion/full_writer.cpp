@@ -25,7 +25,7 @@ void write_full(const TensorSource& source, const Place& place, const ConvertOpt
       done.add(bytes.size());
     });
   }
-  writer.finish(root);
+  writer.finish(root, full::note_of(source.point()));
 }
 
 }  // namespace trellis::checkpoint

@@ -10,6 +10,7 @@
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/formats/megatron/as_llama.h"
+#include "trainer/checkpoint/formats/native/checksums.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/native_source.h"
 #include "trainer/checkpoint/formats/nxd/nxd_folder.h"
@@ -119,7 +120,7 @@ NxdContent read_rank_files(const Place& place) {
 }
 
 std::unique_ptr<TensorSource> open_for_reading(const std::string& address) {
-  const Place place = open_place(address);
+  const Place place = native::with_checksums(open_place(address));
   return nxd::is_nxd_folder(place) ? nxd_source(place, read_rank_files(place))
                                    : open_checkpoint(address);
 }

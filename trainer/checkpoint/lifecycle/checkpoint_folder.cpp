@@ -1,12 +1,15 @@
 #include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/manifest.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_name.h"
+#include "trainer/checkpoint/lifecycle/damaged.h"
 
 namespace trellis::checkpoint {
 
@@ -23,17 +26,20 @@ bool has_states(const Manifest& manifest) {
 
 }  // namespace
 
-CheckpointFolder::CheckpointFolder(std::shared_ptr<Storage> storage, std::string suffix)
-    : storage_(std::move(storage)), suffix_(std::move(suffix)) {
+CheckpointFolder::CheckpointFolder(std::shared_ptr<Storage> storage, std::string suffix,
+                                   RunIdentity self)
+    : storage_(std::move(storage)), suffix_(std::move(suffix)), self_(std::move(self)) {
   for (const std::string& tag : tags()) {
     const std::string path = join_path(tag, native::kManifestFile);
     if (!is_complete(tag) || !storage_->exists(path)) continue;
     try {
       const Manifest manifest =
           Manifest::from_json(storage_->read_text(path), storage_->address() + "/" + path);
-      add({tag, manifest.step, manifest.sequence, manifest.metric, has_states(manifest)});
+      add({tag, manifest.step, manifest.sequence, manifest.metric, has_states(manifest),
+           is_own(manifest, tag)});
     } catch (const Error& error) {
       log_warning(error.what());
+      unreadable_.push_back({tag, error.what()});
     }
   }
 }
@@ -43,20 +49,45 @@ std::vector<std::string> CheckpointFolder::tags() const {
   std::vector<std::string> tags;
   if (!storage_->exists("")) return tags;
   for (const Entry& entry : storage_->list("", false)) {
-    if (entry.is_directory && storage_->exists(join_path(entry.path, native::kBeginFile)))
+    if (entry.is_directory && !is_set_aside(entry.path) &&
+        storage_->exists(join_path(entry.path, native::kBeginFile)))
       tags.push_back(entry.path);
   }
   return tags;
 }
 
 bool CheckpointFolder::is_complete(const std::string& tag) const {
-  return storage_->exists(join_path(tag, native::kDoneFile)) &&
+  const auto has = [&](const char* mark) {
+    return native::problem_of_mark(*storage_, tag, mark).empty();
+  };
+  return has(native::kBeginFile) && has(native::kDoneFile) &&
          !storage_->exists(native::unfinished_marker(tag));
+}
+
+/// One that the user gave another name, or a link to one, is the user's.
+bool CheckpointFolder::is_own(const Manifest& manifest, const std::string& tag) const {
+  if (!manifest.tag.empty() && manifest.tag != tag) return false;
+  return manifest.run == self_.run || (manifest.run.empty() && self_.owns_unnamed);
 }
 
 std::optional<KeptCheckpoint> CheckpointFolder::newest() const {
   if (complete_.empty()) return std::nullopt;
   return complete_.back();
+}
+
+std::int64_t CheckpointFolder::time_of(const std::string& tag) const {
+  for (const Entry& entry : storage_->list(tag, /*recursive=*/false)) {
+    if (entry.path == join_path(tag, native::kDoneFile)) return entry.modified_ns;
+  }
+  return 0;
+}
+
+std::optional<CheckpointFolder::Unreadable> CheckpointFolder::newest_unreadable() const {
+  if (unreadable_.empty()) return std::nullopt;
+  const auto newest = std::ranges::max_element(
+      unreadable_, {}, [this](const Unreadable& one) { return time_of(one.tag); });
+  const bool is_newest = complete_.empty() || time_of(newest->tag) >= time_of(complete_.back().tag);
+  return is_newest ? std::optional(*newest) : std::nullopt;
 }
 
 std::int64_t CheckpointFolder::next_sequence() const {
@@ -67,12 +98,18 @@ void CheckpointFolder::clean_up() {
   if (!storage_->exists("")) return;
   // Every save and deletion is marked from before its first change to after its last one. A folder
   // without a mark is not ours to remove, whatever is missing in it: a folder of TensorFlow also
-  // has a file `checkpoint`, and other software may save here.
+  // has a file `checkpoint`, and other software may save here. NeMo has marks of the same name,
+  // which are empty.
   const std::string end = native::unfinished_marker(suffix_);
   const std::string marker = native::unfinished_marker("");
+  std::set<std::string> links;
   for (const Entry& entry : storage_->list("", false)) {
-    if (entry.is_directory || !entry.path.ends_with(end)) continue;
+    if (entry.is_link) links.insert(entry.path);
+  }
+  for (const Entry& entry : storage_->list("", false)) {
+    if (entry.is_directory || entry.is_link || !entry.path.ends_with(end)) continue;
     const std::string tag = entry.path.substr(0, entry.path.size() - marker.size());
+    if (links.contains(tag) || storage_->read_text(entry.path) != "1") continue;
     log_info(storage_->address() + "/" + tag + ": removed: its save or deletion was interrupted");
     storage_->remove_directory(tag);
     storage_->remove_file(entry.path);
@@ -86,7 +123,9 @@ CheckpointFolder::FreeTag CheckpointFolder::free_tag(const std::string& name, bo
   for (int version = 0;; ++version) {
     free.tag = name + (version == 0 ? "" : "-v" + std::to_string(version)) + end;
     if (!storage_->exists(free.tag)) return free;
-    const auto is_same = [&](const KeptCheckpoint& kept) { return kept.tag == free.tag; };
+    const auto is_same = [&](const KeptCheckpoint& kept) {
+      return kept.is_own && kept.tag == free.tag;
+    };
     if (std::ranges::any_of(complete_, is_same)) free.replaced.push_back(free.tag);
   }
 }

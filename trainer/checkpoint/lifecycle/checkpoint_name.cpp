@@ -41,6 +41,10 @@ std::string float_text(double value) {
 std::string number_text(const std::string& pattern, const std::string& name, double value,
                         const std::string& format) {
   const bool whole = name == "step" || name == "epoch";
+  if (std::isnan(value)) {
+    (void)number_text(pattern, name, 0, format);  // the format must be one
+    return "nan";
+  }
   if (format.empty()) return whole ? fmt::format("{}", std::llround(value)) : float_text(value);
   if (is_too_wide(format))
     refuse(pattern, fmt::format("the format {} of {} is wider than the {} characters of a name",
@@ -71,7 +75,7 @@ std::string checkpoint_name(const std::string& pattern, const NameMetrics& metri
     const std::string name = field.substr(0, colon);
     const std::string format = colon < field.size() ? field.substr(colon + 1) : "";
     const auto found = metrics.find(name);
-    const double value = found == metrics.end() ? 0 : found->second;
+    const double value = found == metrics.end() ? std::nan("") : found->second;
     text += (insert_names ? name + "=" : "") + number_text(pattern, name, value, format);
     i = end;
   }

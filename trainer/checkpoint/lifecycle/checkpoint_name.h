@@ -10,9 +10,10 @@ namespace trellis::checkpoint {
 using NameMetrics = std::map<std::string, double>;
 
 /// Lightning's format_checkpoint_name: {name} and {name:format} become the number, with `name=` in
-/// front when `insert_names`; a number that is not there is 0. "m--{step}-{consumed_samples}" gives
-/// "m--step=5-consumed_samples=160.0". Formats: d, .Nf, .Ne, .Ng, with a width and leading zeros.
-/// Throws ConfigError for another format, an unclosed brace, or a result that is no file name.
+/// front when `insert_names`; a number that is not there is nan (in Lightning it is 0).
+/// "m--{step}-{consumed_samples}" gives "m--step=5-consumed_samples=160.0". Formats: d, .Nf, .Ne,
+/// .Ng, with a width and leading zeros. Throws ConfigError for another format, an unclosed brace,
+/// or a result that is no file name.
 [[nodiscard]] std::string checkpoint_name(const std::string& pattern, const NameMetrics& metrics,
                                           bool insert_names);
 

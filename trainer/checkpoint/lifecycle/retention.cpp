@@ -34,12 +34,14 @@ bool is_worth_keeping(const std::vector<KeptCheckpoint>& kept, std::optional<dou
                       const KeepRule& rule) {
   if (rule.save_top_k < 0) return true;
   const auto better = std::count_if(kept.begin(), kept.end(), [&](const KeptCheckpoint& other) {
-    return !other.is_last() && score_of(other.metric, rule) > score_of(metric, rule);
+    return other.is_own && !other.is_last() &&
+           score_of(other.metric, rule) > score_of(metric, rule);
   });
   return better < rule.save_top_k;
 }
 
 std::vector<std::string> tags_to_remove(std::vector<KeptCheckpoint> kept, const KeepRule& rule) {
+  std::erase_if(kept, [](const KeptCheckpoint& checkpoint) { return !checkpoint.is_own; });
   std::sort(kept.begin(), kept.end(), [&](const KeptCheckpoint& a, const KeptCheckpoint& b) {
     return is_better(a, b, rule);
   });
@@ -61,8 +63,9 @@ std::vector<std::string> tags_to_remove(std::vector<KeptCheckpoint> kept, const 
 std::vector<std::string> tags_to_strip(const std::vector<KeptCheckpoint>& kept,
                                        const KeepRule& rule) {
   std::vector<KeptCheckpoint> newest;
-  std::ranges::copy_if(kept, std::back_inserter(newest),
-                       [](const KeptCheckpoint& checkpoint) { return !checkpoint.is_last(); });
+  std::ranges::copy_if(kept, std::back_inserter(newest), [](const KeptCheckpoint& checkpoint) {
+    return checkpoint.is_own && !checkpoint.is_last();
+  });
   std::ranges::sort(newest, std::greater<>(), &KeptCheckpoint::sequence);
   std::vector<std::string> tags;
   for (std::size_t i = 0; i < newest.size(); ++i) {

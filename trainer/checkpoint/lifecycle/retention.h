@@ -14,6 +14,7 @@ struct KeptCheckpoint {
   std::int64_t sequence = 0;     ///< 1, 2, … in the order in which they were saved into the folder
   std::optional<double> metric;  ///< none: worse than any
   bool has_states = true;        ///< of the optimizer
+  bool is_own = true;  ///< of this run, under the name that it gave: no other is ever removed
   [[nodiscard]] bool is_last() const;  ///< a "-last" copy
   bool operator==(const KeptCheckpoint&) const = default;
 };
@@ -25,15 +26,16 @@ struct KeepRule {
   int with_states = -1;  ///< the newest so many keep those of the optimizer; −1: all
 };
 
-/// Whether a new checkpoint with this metric would be among the best; of equals the newest is.
+/// Whether a new checkpoint with this metric would be among the best of the run's own; of equals
+/// the newest is.
 [[nodiscard]] bool is_worth_keeping(const std::vector<KeptCheckpoint>& kept,
                                     std::optional<double> metric, const KeepRule& rule);
-/// Tags to remove: all but the best save_top_k, and all "-last" copies but the newest. The worst
-/// first.
+/// Own tags to remove: all but the best save_top_k, and all "-last" copies but the newest. The
+/// worst first.
 [[nodiscard]] std::vector<std::string> tags_to_remove(std::vector<KeptCheckpoint> kept,
                                                       const KeepRule& rule);
 
-/// Tags of those that have states of the optimizer and are to lose them: all but the newest
+/// Own tags of those that have states of the optimizer and are to lose them: all but the newest
 /// with_states and "-last" copies.
 [[nodiscard]] std::vector<std::string> tags_to_strip(const std::vector<KeptCheckpoint>& kept,
                                                      const KeepRule& rule);

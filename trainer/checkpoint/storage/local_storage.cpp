@@ -27,6 +27,7 @@ std::optional<Entry> entry_of(const fs::path& path, std::string relative) {
   const bool directory = S_ISDIR(status.st_mode);
   return Entry{.path = std::move(relative),
                .is_directory = directory,
+               .is_link = fs::is_symlink(path),
                .bytes = directory ? 0 : static_cast<std::int64_t>(status.st_size),
                .modified_ns = static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 +
                               status.st_mtim.tv_nsec};
@@ -54,6 +55,7 @@ class LocalStorage : public Storage {
   void make_directories(const std::string& path) override;
   void remove_file(const std::string& path) override;
   void remove_directory(const std::string& path) override;
+  void rename(const std::string& from, const std::string& to) override;
   std::int64_t remove_unfinished(const std::string& directory) override;
 
  private:
@@ -137,8 +139,20 @@ void LocalStorage::make_directories(const std::string& path) {
 void LocalStorage::remove_file(const std::string& path) {
   const fs::path file = place(path);
   faults().reach(FaultPoint::Kind::kDelete, path);
-  if (unlink(file.c_str()) != 0 && errno != ENOENT && errno != ENOTDIR)
+  if (unlink(file.c_str()) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return;
     throw OutputError(file, errno);
+  }
+  faults().reach(FaultPoint::Kind::kSync, parent_of(path));
+  sync_folder(file.parent_path());
+}
+
+void LocalStorage::rename(const std::string& from, const std::string& to) {
+  const fs::path target = place(to);
+  faults().reach(FaultPoint::Kind::kRename, to);
+  if (renameat2(AT_FDCWD, place(from).c_str(), AT_FDCWD, target.c_str(), RENAME_NOREPLACE) != 0)
+    throw OutputError(target, errno);
+  sync_folder(target.parent_path());
 }
 
 void LocalStorage::remove_tree(const fs::path& folder, const std::string& path) {
@@ -168,7 +182,8 @@ std::int64_t LocalStorage::remove_unfinished(const std::string& directory) {
   list_into(place(directory), directory, true, entries);
   std::int64_t removed = 0;
   for (const Entry& entry : entries) {
-    if (entry.is_directory || !is_unfinished(entry.path)) continue;
+    if (entry.is_directory || !is_unfinished(entry.path) || fs::is_symlink(root_ / entry.path))
+      continue;
     faults().reach(FaultPoint::Kind::kDelete, entry.path);
     const fs::path file = root_ / entry.path;
     if (unlink(file.c_str()) != 0 && errno != ENOENT) throw OutputError(file, errno);

@@ -244,6 +244,17 @@ class S3Storage : public Storage {
     else if (type(path) != kNothing)
       check_output(files_->DeleteDir(place), "s3://" + place, "delete");
   }
+  void rename(const std::string& from, const std::string& to) override {
+    const auto move = [&](const std::string& path, const std::string& target) {
+      check_output(files_->Move(place(path), place(target)), "s3://" + place(path), "rename");
+    };
+    faults().reach(FaultPoint::Kind::kRename, to);
+    if (type(from) == afs::FileType::File) return move(from, to);
+    for (const Entry& entry : list(from, /*recursive=*/true)) {
+      if (!entry.is_directory) move(entry.path, to + entry.path.substr(from.size()));
+    }
+    remove_directory(from);
+  }
   std::int64_t remove_unfinished(const std::string& directory) override {
     (void)place(directory);
     return 0;

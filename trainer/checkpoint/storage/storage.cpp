@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -87,6 +88,22 @@ std::shared_ptr<const ReadableFile> file_range(std::shared_ptr<const ReadableFil
 std::shared_ptr<const ReadableFile> file_in_memory(std::vector<std::byte> content,
                                                    std::string name) {
   return std::make_shared<MemoryFile>(std::move(content), std::move(name));
+}
+
+void read_pieces(const ReadableFile& file, std::int64_t offset, std::int64_t end, std::byte* into,
+                 const std::function<void(std::span<const std::byte> piece)>& take) {
+  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
+  std::vector<std::byte> buffer;
+  if (into == nullptr && offset < end)
+    buffer.resize(static_cast<std::size_t>(std::min(kPiece, end - offset)));
+  for (std::int64_t size = 0; offset < end; offset += size) {
+    size = std::min(kPiece, end - offset);
+    const std::span<std::byte> piece(into == nullptr ? buffer.data() : into,
+                                     static_cast<std::size_t>(size));
+    file.read(offset, piece);
+    take(piece);
+    if (into != nullptr) into += size;
+  }
 }
 
 std::string Storage::read_text(const std::string& path, std::int64_t most) {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -52,8 +53,9 @@ class WritableFile {
 };
 
 struct Entry {
-  std::string path;  ///< relative to the storage's root, with '/'
-  bool is_directory = false;
+  std::string path;              ///< relative to the storage's root, with '/'
+  bool is_directory = false;     ///< of a link: what it names
+  bool is_link = false;          ///< a symbolic one
   std::int64_t bytes = 0;        ///< 0 for a folder
   std::int64_t modified_ns = 0;  ///< since 1970-01-01 UTC; 0 where the place does not tell
 
@@ -63,6 +65,11 @@ struct Entry {
 /// When a written file survives a power cut. kAtSync: at the next Storage::sync(), which is far
 /// cheaper for thousands of small files; until then a power cut may leave it empty or absent.
 enum class Durability { kAtClose, kAtSync };
+
+/// Bytes [offset, end) of a file, piece by piece: each goes to `take` and, unless `into` is null,
+/// one after the other to there.
+void read_pieces(const ReadableFile& file, std::int64_t offset, std::int64_t end, std::byte* into,
+                 const std::function<void(std::span<const std::byte> piece)>& take);
 
 /// A root folder or prefix. Paths are relative to it, with '/', and "" is the root itself; a path
 /// that is absolute, has a part "..", "." or "", a backslash or a NUL is a ConfigError. Symbolic
@@ -93,11 +100,14 @@ class Storage {
   [[nodiscard]] virtual bool exists(const std::string& path) = 0;
   /// S3 has no folders: does nothing there.
   virtual void make_directories(const std::string& path) = 0;
-  /// No error when there is none. Throws OutputError.
+  /// No error when there is none. It does not come back after a power cut. Throws OutputError.
   virtual void remove_file(const std::string& path) = 0;
   /// With all that it holds, also unfinished files; no error when there is none. A symbolic link is
   /// removed itself, not what it names. Throws OutputError.
   virtual void remove_directory(const std::string& path) = 0;
+  /// A file or folder gets another name, which nothing has yet. S3: object after object. Throws
+  /// OutputError.
+  virtual void rename(const std::string& from, const std::string& to) = 0;
   /// Removes the unfinished files that killed writers left in `directory`, at every depth, and
   /// returns their number. REQUIRES: no one writes there. S3: unfinished uploads are invisible; a
   /// rule of the bucket removes them; returns 0.

@@ -23,11 +23,12 @@ LiveState saved_part(const trainer::TrainingState& state, const LiveState& live,
 
 }  // namespace
 
-AdapterSaves::AdapterSaves(const trainer::RunConfig& config, runtime::ProcessLink* link)
+AdapterSaves::AdapterSaves(const trainer::RunConfig& config, runtime::ProcessLink* link,
+                           const RunIdentity& self)
     : config_(config),
       rule_{config.exp_manager.checkpoints.save_top_k,
             config.exp_manager.checkpoints.mode == "max"},
-      folder_(open_storage(config.model.lora->folder)),
+      folder_(open_storage(config.model.lora->folder), kCheckpointSuffix, self),
       saver_(folder_.shared_storage(), config.world_size(),
              native::SaveOptions{.async = config.exp_manager.checkpoints.async}, link,
              "save of adapters") {

@@ -20,7 +20,8 @@ namespace trellis::checkpoint {
 class AdapterSaves {
  public:
   /// What interrupted saves left is removed. REQUIRES: lora_save_dir, without load_lora_from_ckpt.
-  AdapterSaves(const trainer::RunConfig& config, runtime::ProcessLink* link);
+  AdapterSaves(const trainer::RunConfig& config, runtime::ProcessLink* link,
+               const RunIdentity& self);
 
   /// Collective. `head`: of the checkpoint, without a tag; called on rank 0. `name`: of the
   /// checkpoint.

@@ -13,6 +13,8 @@
 #include "trainer/checkpoint/conversion/layout/open_nxd.h"
 #include "trainer/checkpoint/conversion/model_check.h"
 #include "trainer/checkpoint/formats/megatron/megatron_source.h"
+#include "trainer/checkpoint/formats/native/checksums.h"
+#include "trainer/checkpoint/formats/native/damaged_checkpoint.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/nxd/nxd_folder.h"
 #include "trainer/checkpoint/formats/nxd/nxd_training.h"
@@ -32,9 +34,16 @@ using LoaderPtr = std::unique_ptr<native::Loader>;
 /// Null: there is none.
 LoaderPtr newest_of(const std::string& folder, int world_size) {
   const CheckpointFolder checkpoints(open_storage(folder));
+  if (const auto unreadable = checkpoints.newest_unreadable())
+    throw native::DamagedCheckpoint({checkpoints.shared_storage(), unreadable->tag},
+                                    unreadable->problem);
   const std::optional<KeptCheckpoint> newest = checkpoints.newest();
   if (!newest) return nullptr;
-  return std::make_unique<native::Loader>(checkpoints.shared_storage(), newest->tag, world_size);
+  try {
+    return std::make_unique<native::Loader>(checkpoints.shared_storage(), newest->tag, world_size);
+  } catch (const ConfigError& error) {
+    throw native::DamagedCheckpoint({checkpoints.shared_storage(), newest->tag}, error.what());
+  }
 }
 
 /// The folder that Megatron's file of the newest iteration names; none: there is no such file.
@@ -134,8 +143,18 @@ trainer::ResumePoint point_of(const TensorSource& source, const RunConfig& confi
   return {point.step, consumed_samples_of(source, config)};
 }
 
+bool has_states(const SourceIndex& index) {
+  return std::ranges::any_of(
+      index, [](const auto& item) { return !parse_state_key(item.first).state.empty(); });
+}
+
 Resume resume_of(LoaderPtr loader, const RunConfig& config) {
   const native::Manifest& manifest = loader->manifest();
+  if (!config.model.weight_init_only && manifest.step == 0 && has_states(loader->index()))
+    throw ConfigError(loader->address() +
+                      ": was made from a checkpoint that does not say after which step it was "
+                      "saved: with its optimizer's states a training would begin at step 1; take "
+                      "its weights alone with --init-from");
   const std::optional<Value> content = loader->value_of(native::kUserContentFile);
   check_saved_configuration(content ? saved_configuration(*content) : "",
                             loader->address() + "/" + native::kUserContentFile, config,
@@ -155,7 +174,8 @@ void check_foreign(const Place& place, const TensorSource& source, const RunConf
 }
 
 /// None: it is no checkpoint of another program.
-std::optional<Resume> resume_of_foreign(const Place& place, const RunConfig& config) {
+std::optional<Resume> resume_of_foreign(const Place& folder, const RunConfig& config) {
+  const Place place = native::with_checksums(folder);
   std::unique_ptr<TensorSource> source = foreign_checkpoint(place, config);
   if (!source) return std::nullopt;
   check_foreign(place, *source, config);
@@ -170,7 +190,7 @@ std::optional<Resume> resume_of_foreign(const Place& place, const RunConfig& con
 
 Resume named_checkpoint(const std::string& address, const RunConfig& config) {
   const int world_size = config.world_size();
-  const Place place = open_place(address);
+  const Place place = native::with_checksums(open_place(address));
   if (place.has(native::kManifestFile) ||
       (place.has(native::kBeginFile) && !nxd::is_nxd_folder(place)))
     return resume_of(std::make_unique<native::Loader>(place.storage, place.path, world_size),

@@ -15,6 +15,7 @@
 #include "trainer/checkpoint/training/one_device_adapter.h"
 #include "trainer/checkpoint/training/save_options.h"
 #include "trainer/checkpoint/training/user_content.h"
+#include "trainer/config/logged_scalars.h"
 #include "trainer/parallel_layers/fully_sharded.h"
 #include "trainer/trainer.h"
 
@@ -44,6 +45,13 @@ StoredKeys stored_keys(const Resume& resume, bool states) {
   return stored;
 }
 
+/// The run that goes on; "": a new one, or one that begins with another's checkpoint.
+std::string continued_run(const CheckpointSection& section, const std::optional<Resume>& resume) {
+  if (!resume || !resume->loader || !section.resume_from_checkpoint.empty()) return "";
+  const std::string& run = resume->loader->manifest().run;
+  return run == native::kConversionRun ? "" : run;
+}
+
 }  // namespace
 
 std::map<std::string, std::int64_t> layout_of(const RunConfig& config) {
@@ -65,7 +73,8 @@ bool needs_checkpoints(const RunConfig& config, const std::optional<Resume>& res
 }
 
 RunCheckpoints::RunCheckpoints(const RunConfig& config, const std::string& folder,
-                               std::optional<Resume> resume, runtime::ProcessLink* link)
+                               std::optional<Resume> resume, runtime::ProcessLink* link,
+                               RunIdentity self)
     : config_(config),
       section_(config.exp_manager.checkpoints),
       pattern_(section_.filename.empty() ? default_pattern(config) : section_.filename),
@@ -79,20 +88,28 @@ RunCheckpoints::RunCheckpoints(const RunConfig& config, const std::string& folde
   if (lora && lora->load && begins) adapter_.emplace(config);
   if (!section_.create) return;
   (void)checkpoint_name(pattern_, {}, section_.auto_insert_metric_name);
-  folder_.emplace(open_storage(folder));
+  if (const std::string run = continued_run(section_, resume_); !run.empty()) self.run = run;
+  run_ = self.run;
+  folder_.emplace(open_storage(folder), kCheckpointSuffix, self);
   if (link == nullptr || link->process() == 0) folder_->clean_up();
   saver_.emplace(folder_->shared_storage(), config.world_size(), save_options(config), link);
   if (!lora || lora->load || lora->folder.empty()) return;
   if (lora->one_device)
     one_device_ = open_place(lora->folder);
   else
-    adapter_saves_.emplace(config, link);
+    adapter_saves_.emplace(config, link, self);
 }
 
 RunCheckpoints::~RunCheckpoints() = default;
 
 std::int64_t RunCheckpoints::restore(const TrainingState& state) {
-  restore_training(state);
+  try {
+    restore_training(state);
+  } catch (const native::DamagedCheckpoint& damage) {
+    const std::scoped_lock lock(mutex_);
+    if (!damage_) damage_ = damage;
+    throw;
+  }
   if (adapter_) {
     const trainer::FullySharding::Whole whole(state.fully_sharded);
     adapter_->load(state.rank, state.parameters,
@@ -163,7 +180,7 @@ bool RunCheckpoints::is_due(const TrainingState& state, std::int64_t step) {
   return due;
 }
 
-/// Of the metric that ranks checkpoints; none where this step did not measure it.
+/// Of the metric that ranks checkpoints, as it was measured last; none: it never was.
 std::optional<double> RunCheckpoints::metric(std::int64_t step, std::int64_t epoch) const {
   if (section_.monitor == "step") return static_cast<double>(step);
   if (section_.monitor == "epoch") return static_cast<double>(epoch);
@@ -186,15 +203,35 @@ bool RunCheckpoints::from_first(const TrainingState& state, const std::function<
 bool RunCheckpoints::decide(const TrainingState& state, std::int64_t step) {
   if (state.rank.leads_process()) last_save_time_ = Clock::now();
   return from_first(state, [&] {
-    return is_worth_keeping(folder_->complete(), metric(step, (step - 1) / state.batches_per_epoch),
-                            rule_);
+    if (rule_.save_top_k == 0) return false;
+    const auto number = metric(step, (step - 1) / state.batches_per_epoch);
+    if (!number) refuse_without_number(step);
+    return number && is_worth_keeping(folder_->complete(), number, rule_);
   });
+}
+
+/// As Lightning does: before the first validation its numbers may still come, and no checkpoint
+/// can be ranked by them; any other one that is not there never will be.
+void RunCheckpoints::refuse_without_number(std::int64_t step) {
+  const std::string where = "exp_manager.checkpoint_callback_params.monitor: after step " +
+                            std::to_string(step) + " the run has logged no " + section_.monitor;
+  if (!trainer::is_of_validation(section_.monitor)) {
+    std::string known;
+    for (const auto& [tag, value] : scalars_) known += (known.empty() ? "" : ", ") + tag;
+    throw ConfigError(where + ", only " + known + "; monitor one of these, or step with mode: max");
+  }
+  if (!std::exchange(said_no_number_, true))
+    log_warning(where +
+                ", since it has not validated yet: until then checkpoints are not saved by "
+                "it (save_last saves them nevertheless); monitor: step with mode: max "
+                "does not need it");
 }
 
 void RunCheckpoints::after_step(const TrainingState& state, const StepResult& result) {
   if (!saver_) return;
   if (state.rank.leads_process()) {
-    scalars_ = result.scalars;  // rank 0's has the numbers that name a checkpoint
+    // Rank 0's has the numbers that name a checkpoint; some steps do not validate.
+    for (const auto& [tag, value] : result.scalars) scalars_[tag] = value;
     lr_ = result.lr;
   }
   if (!is_due(state, result.step)) return;
@@ -204,8 +241,7 @@ void RunCheckpoints::after_step(const TrainingState& state, const StepResult& re
 
 void RunCheckpoints::at_end(const TrainingState& state, std::int64_t step) {
   if (!saver_) return;
-  const bool is_saved =
-      from_first(state, [&] { return last_saved_ == step || step == resume_point_.step; });
+  const bool is_saved = from_first(state, [&] { return has_last(step); });
   if (!is_saved) save(state, step, /*last=*/true);
   if (state.rank.leads_process()) {
     saver_->wait();
@@ -219,8 +255,21 @@ void RunCheckpoints::at_end(const TrainingState& state, std::int64_t step) {
   state.rank.host_barrier(kStorageTimeout);
 }
 
+/// Whether the end of the run needs no "-last" copy: it is there, or the run went on from
+/// another place and did nothing.
+bool RunCheckpoints::has_last(std::int64_t step) const {
+  if (last_saved_ == step) return true;
+  if (step != resume_point_.step) return false;
+  const bool from_here = resume_ && address_of(*resume_).starts_with(folder_->address() + "/");
+  return !from_here || std::ranges::any_of(folder_->complete(), [&](const KeptCheckpoint& kept) {
+    return kept.is_last() && kept.step == step;
+  });
+}
+
 std::string RunCheckpoints::name_of(std::int64_t step, std::int64_t epoch) const {
   NameMetrics metrics = scalars_;
+  metrics["consumed_samples"] = static_cast<double>(consumed_samples(step));
+  metrics["global_step"] = static_cast<double>(step);
   metrics["step"] = static_cast<double>(step);
   metrics["epoch"] = static_cast<double>(epoch);
   return checkpoint_name(pattern_, metrics, section_.auto_insert_metric_name);
@@ -232,6 +281,7 @@ native::SaveHead RunCheckpoints::content(const TrainingState& state, std::int64_
   head.manifest.consumed_samples = consumed_samples(step);
   head.manifest.metric = metric(step, (step - 1) / state.batches_per_epoch);
   head.manifest.layout = layout_of(config_);
+  head.manifest.run = run_;
   head.user_content = user_content_of(state, {step, head.manifest.consumed_samples, lr_});
   return head;
 }
@@ -247,10 +297,12 @@ native::SaveHead RunCheckpoints::head(const TrainingState& state, std::int64_t s
   const SavedPoint point{step, head.manifest.consumed_samples};
   const std::vector<std::string> replaced =
       section_.enable_version_counter ? std::vector<std::string>{} : free.replaced;
-  head.complete = [this, replaced, kept, point, last] { complete(kept, point, last, replaced); };
-  head.chunks = [this](std::vector<native::WrittenChunk> chunks, const std::string& error) {
-    torch_dist_ = {std::move(chunks), error};
-  };
+  head.complete = [this, replaced, kept, last] { complete(kept, last, replaced); };
+  if (saves_torch_dist(config_))
+    head.chunks = [this, kept, point](native::Written& written) {
+      torch_dist_failure_ =
+          finish_torch_dist(config_, {folder_->shared_storage(), kept.tag}, point, written);
+    };
   head.failed = [this, kept](const std::string& reason) { failed(kept, reason); };
   return head;
 }
@@ -278,7 +330,7 @@ void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool la
         name_of(step, (step - 1) / state.batches_per_epoch), last);
 }
 
-void RunCheckpoints::complete(const KeptCheckpoint& checkpoint, const SavedPoint& point, bool last,
+void RunCheckpoints::complete(const KeptCheckpoint& checkpoint, bool last,
                               const std::vector<std::string>& replaced) {
   failure_.clear();
   if (last) last_saved_ = checkpoint.step;
@@ -287,9 +339,7 @@ void RunCheckpoints::complete(const KeptCheckpoint& checkpoint, const SavedPoint
              std::to_string(checkpoint.step) + " saved");
   if (one_device_)
     failure_ = save_one_device(config_, {folder_->shared_storage(), checkpoint.tag}, *one_device_);
-  if (saves_torch_dist(config_))
-    failure_ = finish_torch_dist(config_, {folder_->shared_storage(), checkpoint.tag}, point,
-                                 std::exchange(torch_dist_, {}));
+  if (!torch_dist_failure_.empty()) failure_ = std::exchange(torch_dist_failure_, {});
   keep_saved(*folder_, checkpoint, replaced, rule_);
 }
 

@@ -4,10 +4,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "trainer/checkpoint/formats/native/damaged_checkpoint.h"
 #include "trainer/checkpoint/formats/native/saver.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/checkpoint/state/load_strictness.h"
@@ -37,9 +39,12 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   /// `folder`: address of the run's checkpoints; nothing is written there without
   /// create_checkpoint_callback. What interrupted saves left there is removed. `link`: the other
   /// processes; null: there are none. Throws ConfigError for a file name that cannot be made, and
-  /// for adapters as AdapterLoader. REQUIRES: no other run saves into the folder (RunLock).
+  /// for adapters as AdapterLoader. `self`: whose checkpoints are removed when newer ones come; a
+  /// run that goes on from the folder's newest one (resume_if_exists) is the run of that one.
+  /// REQUIRES: no other run saves into the folder (RunLock).
   RunCheckpoints(const trainer::RunConfig& config, const std::string& folder,
-                 std::optional<Resume> resume, runtime::ProcessLink* link = nullptr);
+                 std::optional<Resume> resume, runtime::ProcessLink* link = nullptr,
+                 RunIdentity self = {});
   ~RunCheckpoints() override;
 
   /// Where they are saved. REQUIRES: create_checkpoint_callback.
@@ -49,6 +54,8 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   void set_before_save(std::function<void()> check) { before_save_ = std::move(check); }
 
   std::int64_t restore(const trainer::TrainingState& state) override;
+  /// What ended restore(), on whichever rank; after all ranks have ended.
+  [[nodiscard]] const std::optional<native::DamagedCheckpoint>& damage() const { return damage_; }
   [[nodiscard]] std::int64_t consumed_samples(std::int64_t step) const override;
   void after_step(const trainer::TrainingState& state, const trainer::StepResult& result) override;
   void at_end(const trainer::TrainingState& state, std::int64_t step) override;
@@ -62,6 +69,8 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   [[nodiscard]] bool is_due(const trainer::TrainingState& state, std::int64_t step);
   /// Rank 0's decision, for all.
   [[nodiscard]] bool decide(const trainer::TrainingState& state, std::int64_t step);
+  void refuse_without_number(std::int64_t step);
+  [[nodiscard]] bool has_last(std::int64_t step) const;
   /// Rank 0's answer, for all; only rank 0 asks, when no save is under way.
   [[nodiscard]] bool from_first(const trainer::TrainingState& state,
                                 const std::function<bool()>& ask);
@@ -74,13 +83,14 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   [[nodiscard]] std::string name_of(std::int64_t step, std::int64_t epoch) const;
   [[nodiscard]] std::optional<double> metric(std::int64_t step, std::int64_t epoch) const;
   /// `replaced`: tags of older ones of the same name.
-  void complete(const KeptCheckpoint& checkpoint, const SavedPoint& point, bool last,
+  void complete(const KeptCheckpoint& checkpoint, bool last,
                 const std::vector<std::string>& replaced);
   void failed(const KeptCheckpoint& checkpoint, const std::string& reason);
 
   const trainer::RunConfig& config_;
   const trainer::CheckpointSection& section_;
   std::string pattern_;
+  std::string run_;  ///< RunIdentity's
   KeepRule rule_;
   std::optional<Resume> resume_;
   NameUnion names_;
@@ -92,13 +102,16 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   std::function<void()> before_save_;
   std::optional<Place> one_device_;  ///< with merge_sharded_lora, in place of those
   // Written by what ends a save, of the run's first process.
-  std::int64_t last_saved_ = -1;  ///< step of the newest "-last" copy
-  TorchDistData torch_dist_;      ///< of the save that ends
-  std::string failure_;           ///< why the last save is incomplete; "": it is not
+  std::int64_t last_saved_ = -1;    ///< step of the newest "-last" copy
+  std::string torch_dist_failure_;  ///< why the save that ends has none; "": it has
+  std::string failure_;             ///< why the last save is incomplete; "": it is not
   // Written by the first rank of the process between barriers.
   Clock::time_point opened_ = Clock::now();
   Clock::time_point last_save_time_ = Clock::now();
-  std::map<std::string, double> scalars_;  ///< of the last step
+  std::mutex mutex_;
+  std::optional<native::DamagedCheckpoint> damage_;
+  std::map<std::string, double> scalars_;  ///< of the last step that had each
+  bool said_no_number_ = false;            ///< of rank 0
   double lr_ = 0;
 };
 

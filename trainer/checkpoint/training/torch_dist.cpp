@@ -182,16 +182,17 @@ std::vector<FileJob> torch_dist_jobs(const trainer::RunConfig& config, const Liv
 }
 
 void complete_torch_dist(const trainer::RunConfig& config, const Place& checkpoint,
-                         const SavedPoint& point, TorchDistData data) {
+                         const SavedPoint& point, native::Written& written) {
   const std::string iteration = megatron::iteration_folder(point.step);
   const Place folder{checkpoint.storage, join_path(checkpoint.path, iteration)};
-  if (!data.error.empty()) throw OutputError(data.error);
+  if (!written.chunk_error.empty()) throw OutputError(written.chunk_error);
   DcpMetadata metadata;
-  for (native::WrittenChunk& chunk : data.chunks) {
+  for (native::WrittenChunk& chunk : written.chunks) {
     DcpTensor& tensor = metadata.tensors[chunk.key];
     tensor.meta = chunk.meta;
     tensor.chunks.push_back(std::move(chunk.box));
   }
+  written.chunks.clear();
   for (auto& [key, tensor] : metadata.tensors)
     std::ranges::sort(tensor.chunks, {}, &DcpChunk::offsets);
   DcpFileWriter objects(*folder.storage, folder.path, dcp_file_name(config.world_size(), 0));
@@ -202,18 +203,30 @@ void complete_torch_dist(const trainer::RunConfig& config, const Place& checkpoi
                           &config.model);
   checkpoint.storage->write_text(join_path(checkpoint.path, megatron::kTrackerFile),
                                  std::to_string(point.step));
+  const auto add = [&](const std::string& file) {
+    native::StoredFile& stored = written.files[file];
+    if (stored.xxh3_128.empty())
+      stored = native::hash_file(*checkpoint.storage->open(join_path(checkpoint.path, file)));
+  };
+  for (const Entry& entry : folder.storage->list(folder.path, /*recursive=*/false))
+    add(join_path(iteration, entry.path.substr(folder.path.size() + 1)));
+  add(megatron::kTrackerFile);
 }
 
 std::string finish_torch_dist(const trainer::RunConfig& config, const Place& checkpoint,
-                              const SavedPoint& point, TorchDistData data) {
-  const std::string path = join_path(checkpoint.path, megatron::iteration_folder(point.step));
+                              const SavedPoint& point, native::Written& written) {
+  const std::string iteration = megatron::iteration_folder(point.step);
+  const std::string path = join_path(checkpoint.path, iteration);
   try {
-    complete_torch_dist(config, checkpoint, point, std::move(data));
+    complete_torch_dist(config, checkpoint, point, written);
     return "";
   } catch (const Error& error) {
     log_warning(Place{checkpoint.storage, path}.address() +
                 ": the checkpoint is not saved as torch_dist: " + error.what() + "; " +
-                checkpoint.address() + " is complete, and training goes on");
+                checkpoint.address() + " is saved without it, and training goes on");
+    std::erase_if(written.files,
+                  [&](const auto& file) { return file.first.starts_with(iteration + "/"); });
+    written.files.erase(megatron::kTrackerFile);
     try {
       checkpoint.storage->remove_directory(path);
     } catch (const Error&) {  // without metadata.json it is taken for no checkpoint

@@ -30,19 +30,14 @@ namespace trellis::checkpoint {
                                                            const native::FileOptions& options,
                                                            std::int64_t step);
 
-/// What all ranks wrote of it, or why not all is written.
-struct TorchDistData {
-  std::vector<native::WrittenChunk> chunks;
-  std::string error;
-};
-
-/// Completes the folder in `checkpoint`. Throws OutputError.
+/// Completes the folder in `checkpoint` from the chunks of all ranks, and adds its files to
+/// `written`. Throws OutputError.
 void complete_torch_dist(const trainer::RunConfig& config, const Place& checkpoint,
-                         const SavedPoint& point, TorchDistData data);
-/// The same in a complete checkpoint. Returns why it could not, which is a warning, too, and leaves
-/// no folder then; "": it is complete.
+                         const SavedPoint& point, native::Written& written);
+/// The same for a save that survives without it. Returns why it could not, which is a warning, too,
+/// and leaves no folder then; "": it is complete.
 [[nodiscard]] std::string finish_torch_dist(const trainer::RunConfig& config,
                                             const Place& checkpoint, const SavedPoint& point,
-                                            TorchDistData data);
+                                            native::Written& written);
 
 }  // namespace trellis::checkpoint

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "trainer/checkpoint/conversion/layout/layout_jobs.h"
 #include "trainer/checkpoint/conversion/model_check.h"
 #include "trainer/checkpoint/conversion/native_writer.h"
@@ -96,10 +97,23 @@ void take_content(const native::NativeSource& training, const RunConfig& config,
   }
 }
 
+/// A training that went on would begin at step 1 with moments of a later one.
+void say_if_step_is_unknown(const TensorSource& source) {
+  const bool has_states = std::ranges::any_of(source.tensors(), [](const TensorEntry& entry) {
+    return !parse_state_key(entry.key).state.empty();
+  });
+  if (source.point().step == 0 && has_states)
+    log_warning(source.address() +
+                ": does not say after which step it was saved: no training goes on from the "
+                "result (--init-from takes its weights)");
+}
+
 Head head_of(const TensorSource& source, const Place& place, const RunConfig& config) {
   Head head;
   head.manifest.sequence = CheckpointFolder(place.storage).next_sequence();
   head.manifest.layout = layout_of(config);
+  head.manifest.run = native::kConversionRun;
+  head.manifest.tag = place.path;
   const auto* files = dynamic_cast<const native::NativeSource*>(&source);
   head.manifest.step = head.optimizer_steps = source.point().step;
   head.manifest.consumed_samples = consumed_samples_of(source, config);
@@ -155,7 +169,7 @@ class RankWriter {
     if (job.dcp_folder.empty())
       native::write_states(*place_.storage, place_.path, job, write, Durability::kAtClose, written);
     else
-      written.chunks = native::write_chunks(*place_.storage, place_.path, job, write);
+      native::write_chunks(*place_.storage, place_.path, job, write, written);
     const std::scoped_lock lock(mutex_);
     written_.add(std::move(written));
   }
@@ -165,7 +179,7 @@ class RankWriter {
       native::write_states_metadata(*place_.storage, place_.path, written_);
     if (saves_torch_dist(config_))
       complete_torch_dist(config_, place_, {head_.manifest.step, head_.manifest.consumed_samples},
-                          {std::move(written_.chunks), ""});
+                          written_);
     writer_.add(std::move(written_.files), std::move(written_.tensors));
   }
 
@@ -195,6 +209,7 @@ std::int64_t write_native(TensorSource& source, const Place& place, const RunCon
   std::vector<std::string> stored;
   for (const TensorEntry& entry : source.tensors()) stored.push_back(entry.key);
   judge_unused_weights(unused_weights(stored, ranks.asked()), source.address(), config);
+  if (!options.weights_only) say_if_step_is_unknown(source);
   writer.begin();
   ByteProgress done(ranks.bytes(), progress);
   for_each_rank(config.world_size(), options.threads, [&](int rank) {

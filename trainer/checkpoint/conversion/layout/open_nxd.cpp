@@ -18,6 +18,7 @@
 #include "trainer/checkpoint/conversion/layout/layout_jobs.h"
 #include "trainer/checkpoint/conversion/model_check.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/checkpoint/formats/native/checksums.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/native_source.h"
 #include "trainer/checkpoint/formats/native/stored_tensor.h"
@@ -443,7 +444,8 @@ NxdContent read_nxd(const Place& place, const RunConfig& config, NxdPart part) {
 }
 
 std::unique_ptr<TensorSource> open_nxd(const Place& place, const RunConfig& config, NxdPart part) {
-  return nxd_source(place, read_nxd(place, config, part));
+  const Place checked = native::with_checksums(place);
+  return nxd_source(checked, read_nxd(checked, config, part));
 }
 
 std::unique_ptr<TensorSource> open_checkpoint(const std::string& address, const RunConfig& config) {

@@ -1,6 +1,10 @@
 #include "trainer/checkpoint/formats/full/full_source.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
+#include "base/escape.h"
+#include "trainer/checkpoint/formats/native/checksums.h"
 #include "trainer/checkpoint/plan/boxes.h"
 
 namespace trellis::checkpoint::full {
@@ -22,7 +26,26 @@ const Value& state_dict_at(const Value& root, const std::string& key, const std:
   return *below;
 }
 
+constexpr const char* kStep = "step";
+constexpr const char* kSamples = "consumed_samples";
+
+SavedPoint point_of(const TorchFileReader& file) {
+  if (file.note().empty()) return {};
+  try {
+    const auto note = nlohmann::json::parse(file.note());
+    return {note.at(kStep).get<std::int64_t>(), note.at(kSamples).get<std::int64_t>()};
+  } catch (const nlohmann::json::exception& error) {
+    throw ConfigError(file.name() + ": where its training was: " + terminal_line(error.what()) +
+                      "; the file is damaged");
+  }
+}
+
 }  // namespace
+
+std::string note_of(const SavedPoint& point) {
+  if (point.step == 0) return "";
+  return nlohmann::json({{kStep, point.step}, {kSamples, point.consumed_samples}}).dump();
+}
 
 std::string file_at(const Place& place) {
   if (place.has(kFileName)) return join_path(place.path, kFileName);
@@ -36,7 +59,9 @@ FullSource::FullSource(const Place& place) : FullSource(place, nullptr) {}
 FullSource::FullSource(const Place& place, const std::string& key) : FullSource(place, &key) {}
 
 FullSource::FullSource(const Place& place, const std::string* key)
-    : reader_(std::make_unique<TorchFileReader>(place.storage->open(file_at(place)))) {
+    : reader_(std::make_unique<TorchFileReader>(
+          native::with_checksums(place).storage->open(file_at(place)))),
+      point_(point_of(*reader_)) {
   const Value& values = key == nullptr ? state_dict_of(reader_->root())
                                        : state_dict_at(reader_->root(), *key, address());
   if (!values.is_dict())

@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "base/escape.h"
+#include "trainer/checkpoint/containers/record_checks.h"
+#include "trainer/checkpoint/formats/native/checksums.h"
 #include "trainer/checkpoint/plan/boxes.h"
 
 namespace trellis::checkpoint::hugging_face {
@@ -40,7 +42,8 @@ bool is_hub_folder(const Place& place) {
   return false;
 }
 
-HubFolder::HubFolder(Place place) : place_(std::move(place)), address_(place_.address()) {
+HubFolder::HubFolder(Place place)
+    : place_(native::with_checksums(std::move(place))), address_(place_.address()) {
   for (const WeightFile& file : kWeightFiles) {
     if (!place_.has(file.name)) continue;
     file.is_index ? open_index(file.name) : open_file(file.name);
@@ -121,8 +124,6 @@ void HubFolder::read(const Tensor& tensor, const Box& box, std::span<std::byte> 
   const std::int64_t width = element_bytes(tensor.meta.dtype);
   if (tensor.is_torch) {
     const TorchFileReader& reader = *torch_files_[tensor.reader];
-    const bool whole = box.shape == tensor.meta.shape;
-    if (whole) return reader.read_tensor(tensor.place, into);  // with its checksum
     return read_box(
         copy, width,
         [&](std::int64_t first, std::span<std::byte> bytes) {
@@ -130,6 +131,8 @@ void HubFolder::read(const Tensor& tensor, const Box& box, std::span<std::byte> 
         },
         into);
   }
+  if (!is_read_.exchange(true) && !place_.has(native::kChecksumsFile))
+    say_damage_is_unseen(address_, "files of safetensors have no checksums");
   const SafetensorsReader& reader = *safetensors_[tensor.reader];
   const SafetensorsEntry& entry = reader.tensors()[static_cast<std::size_t>(tensor.place)];
   read_box(

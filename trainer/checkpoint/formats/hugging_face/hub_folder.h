@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -60,6 +61,7 @@ class HubFolder {
   std::vector<std::unique_ptr<SafetensorsReader>> safetensors_;
   std::vector<std::unique_ptr<TorchFileReader>> torch_files_;
   std::map<std::string, Tensor> tensors_;
+  mutable std::atomic<bool> is_read_ = false;  ///< of a file without checksums
 };
 
 /// Whether the folder looks like one of Hugging Face: a config.json next to one of the files of

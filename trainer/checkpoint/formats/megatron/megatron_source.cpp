@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "trainer/checkpoint/containers/torch_file.h"
+#include "trainer/checkpoint/formats/native/checksums.h"
 #include "trainer/checkpoint/plan/boxes.h"
 #include "trainer/checkpoint/sharding/state_keys.h"
 
@@ -100,9 +101,10 @@ bool is_at(const Place& place) {
          place.has("mp_rank_00") || place.has("mp_rank_00_000");
 }
 
-MegatronSource::MegatronSource(const Place& place, const AttentionSizes& attention)
-    : address_(place.address()), attention_(attention) {
-  check_backend(place);
+MegatronSource::MegatronSource(const Place& folder, const AttentionSizes& attention)
+    : address_(folder.address()), attention_(attention) {
+  check_backend(folder);
+  const Place place = native::with_checksums(folder);
   reader_ = std::make_unique<DcpReader>(place.storage, place.path);
   read_common(place);
   const auto prefix = model_prefix(reader_->metadata(), "");

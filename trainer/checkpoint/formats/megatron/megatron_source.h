@@ -31,7 +31,7 @@ class MegatronSource final : public TensorSource {
  public:
   /// `attention`: in place of the arguments in common.pt. Throws ConfigError: zarr, .nemo and
   /// folders of ranks, which are not read; an incomplete folder; damage; heads that are not known.
-  explicit MegatronSource(const Place& place, const AttentionSizes& attention = {});
+  explicit MegatronSource(const Place& folder, const AttentionSizes& attention = {});
   ~MegatronSource() override;
 
   [[nodiscard]] const std::string& address() const override { return address_; }

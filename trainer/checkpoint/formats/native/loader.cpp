@@ -9,6 +9,7 @@
 #include <ATen/ops/empty.h>
 
 #include "base/error.h"
+#include "trainer/checkpoint/formats/native/damaged_checkpoint.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/state_files.h"
 #include "trainer/checkpoint/formats/native/stored_tensor.h"
@@ -56,7 +57,8 @@ Loader::Loader(std::shared_ptr<Storage> storage, std::string tag, int world_size
       manifest_(read_manifest(*storage_, tag_)),
       shared_(items_of(manifest_), world_size),
       files_(
-          [this](const std::string& path, bool) { return storage_->open(join_path(tag_, path)); }),
+          [this](const std::string& path, bool) { return storage_->open(join_path(tag_, path)); },
+          {}, RecordChecks::Rule::kNone),
       wishes_(static_cast<std::size_t>(world_size)) {
   if (most_readers > 0) gate_.emplace(most_readers);
   for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
@@ -73,14 +75,27 @@ Value Loader::user_content() const {
   return *std::move(content);
 }
 
+template <typename Work>
+auto Loader::reading(const Work& work) const {
+  try {
+    return work();
+  } catch (const DamagedCheckpoint&) {
+    throw;
+  } catch (const ConfigError& error) {
+    throw DamagedCheckpoint({storage_, tag_}, error.what());
+  }
+}
+
 std::optional<Value> Loader::value_of(const std::string& file_name) const {
   const auto known = manifest_.files.find(file_name);
   if (known == manifest_.files.end()) return std::nullopt;
-  const auto file = storage_->open(join_path(tag_, file_name));
-  if (hash_file(*file) != known->second)
-    throw ConfigError(file->name() +
-                      ": its content is not what was saved; load another checkpoint");
-  return TorchFileReader(file).root();
+  return reading([&] {
+    const auto file = storage_->open(join_path(tag_, file_name));
+    if (hash_file(*file) != known->second)
+      throw ConfigError(file->name() +
+                        ": its content is not what was saved; load another checkpoint");
+    return std::optional(TorchFileReader(file).root());
+  });
 }
 
 void Loader::join_wishes(const std::vector<int>& ranks) {
@@ -165,6 +180,11 @@ void Loader::load(runtime::RankContext& rank, const std::vector<LiveTensor>& wan
       if (place.defined()) wish.places.emplace(step.tensor, std::move(place));
     }
   }
+  reading([&] { fill(rank, std::move(copies), readers); });
+}
+
+void Loader::fill(runtime::RankContext& rank, std::vector<LoadCopy> copies, Readers readers) {
+  Wish& wish = wishes_[static_cast<std::size_t>(rank.rank())];
   if (readers == Readers::kEach) {
     read_files(wish, {rank.rank()}, rank.rank());
     copy_from_places(std::exchange(wish, {}), copies);

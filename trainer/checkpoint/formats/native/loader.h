@@ -33,8 +33,8 @@ class Loader {
   [[nodiscard]] const std::string& tag() const { return tag_; }
   /// What else training needs.
   [[nodiscard]] Value user_content() const;
-  /// A file of one value; none: the checkpoint has no such file. Throws ConfigError when it is not
-  /// what was saved.
+  /// A file of one value; none: the checkpoint has no such file. Throws DamagedCheckpoint when it
+  /// is not what was saved.
   [[nodiscard]] std::optional<Value> value_of(const std::string& file) const;
   /// The tensors that the checkpoint has.
   [[nodiscard]] const SourceIndex& index() const { return index_; }
@@ -46,7 +46,8 @@ class Loader {
   /// the others in waves of bounded size. A weight that the checkpoint has in fewer bits than
   /// wanted, or not at all, comes from its masters; masters and moving averages that it does not
   /// have from the weights. Throws ConfigError with every tensor that is missing, or that has
-  /// another shape or a wrong hash. With Readers::kEach every rank reads all that it needs.
+  /// another shape; DamagedCheckpoint for a file that is missing or has a wrong hash. With
+  /// Readers::kEach every rank reads all that it needs.
   void load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted,
             Readers readers = Readers::kOne);
   /// Who reads what; of the last load.
@@ -58,8 +59,12 @@ class Loader {
     std::set<std::size_t> tensors;
     std::map<std::size_t, at::Tensor> places;
   };
+  /// What it throws is about the files.
+  template <typename Work>
+  auto reading(const Work& work) const;
   /// The same of the ranks of the process.
   void join_wishes(const std::vector<int>& ranks);
+  void fill(runtime::RankContext& rank, std::vector<LoadCopy> copies, Readers readers);
   /// The files of `wish`, or those that are rank `self`'s when `ranks` share them out.
   void read_files(const Wish& wish, const std::vector<int>& ranks, int self);
   void read_file(const std::string& path, const std::vector<std::size_t>& tensors, const Wish& wish,

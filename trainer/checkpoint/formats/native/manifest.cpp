@@ -104,6 +104,8 @@ Manifest manifest_from(const json& document, const std::string& where) {
   manifest.sequence = document.at("sequence").get<std::int64_t>();
   if (const json& metric = document.at("metric"); !metric.is_null())
     manifest.metric = metric.get<double>();
+  manifest.run = document.value("run", "");
+  manifest.tag = document.value("tag", "");
   manifest.layout = document.at("layout").get<std::map<std::string, std::int64_t>>();
   for (const auto& [file, row] : document.at("files").items()) {
     check_relative_path(file, where);
@@ -141,6 +143,8 @@ std::string Manifest::to_json() const {
                 {"files", json::object()},
                 {"tensors", json::array()}};
   if (metric) document["metric"] = *metric;
+  if (!run.empty()) document["run"] = run;
+  if (!tag.empty()) document["tag"] = tag;
   for (const auto& [file, stored] : files)
     document["files"][file] = {{"bytes", stored.bytes}, {"xxh3_128", stored.xxh3_128}};
   for (const StoredTensor& tensor : tensors) document["tensors"].push_back(json_of(tensor));
@@ -160,6 +164,18 @@ Manifest Manifest::from_json(const std::string& text, const std::string& where) 
   }
 }
 
+std::string problem_of_mark(Storage& storage, const std::string& tag, const char* mark) {
+  const std::string path = join_path(tag, mark);
+  if (!storage.exists(path)) return "is missing";
+  try {
+    constexpr std::int64_t kMostBytes = 64;
+    const std::string text = storage.read_text(path, kMostBytes);
+    return text == "1" ? "" : "expected \"1\", got \"" + terminal_line(text) + "\"";
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+}
+
 Manifest read_manifest(Storage& storage, const std::string& tag) {
   const std::string where = join_path(storage.address(), tag);
   const auto has = [&](const char* file) { return storage.exists(join_path(tag, file)); };
@@ -172,6 +188,10 @@ Manifest read_manifest(Storage& storage, const std::string& tag) {
     throw ConfigError(where +
                       ": the checkpoint is incomplete: its save was interrupted (no file `" +
                       std::string(kDoneFile) + "`); load an earlier one");
+  for (const char* mark : {kBeginFile, kDoneFile}) {
+    if (const std::string problem = problem_of_mark(storage, tag, mark); !problem.empty())
+      refuse(join_path(where, mark), problem);
+  }
   if (!has(kManifestFile))
     throw ConfigError(where + ": no " + std::string(kManifestFile) +
                       ": not written by this program; import it first");
@@ -180,19 +200,12 @@ Manifest read_manifest(Storage& storage, const std::string& tag) {
 }
 
 StoredFile hash_file(const ReadableFile& file, std::span<const FileRange> ranges) {
-  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
   ContentHasher hasher;
-  std::vector<std::byte> buffer;
   const auto read_to = [&](std::int64_t offset, std::int64_t end, std::byte* into) {
-    for (std::int64_t size = 0; offset < end; offset += size) {
-      size = std::min(kPiece, end - offset);
-      std::byte* piece = into == nullptr ? buffer.data() : into;
-      if (into != nullptr) into += size;
-      file.read(offset, {piece, static_cast<std::size_t>(size)});
-      hasher.bytes(piece, static_cast<std::size_t>(size));
-    }
+    read_pieces(file, offset, end, into, [&](std::span<const std::byte> piece) {
+      hasher.bytes(piece.data(), piece.size());
+    });
   };
-  buffer.resize(static_cast<std::size_t>(std::min(kPiece, file.size())));
   std::int64_t done = 0;
   for (const FileRange& range : ranges) {
     read_to(done, range.offset, nullptr);

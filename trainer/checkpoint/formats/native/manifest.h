@@ -15,6 +15,9 @@
 
 namespace trellis::checkpoint::native {
 
+/// Manifest::run of what a conversion wrote: no training's, so that none removes it.
+inline constexpr const char* kConversionRun = "conversion";
+
 /// A key on the way from the root of a .pt file to a tensor: of a dict.
 using PathKey = std::variant<std::string, std::int64_t>;
 
@@ -62,7 +65,9 @@ struct FileRange {
 struct Manifest {
   std::int64_t step = 0, consumed_samples = 0;
   std::int64_t sequence = 0;  ///< 1, 2, … in the order in which the folder's checkpoints were saved
-  std::optional<double> metric;                ///< the monitored number; none: it was not there
+  std::optional<double> metric;  ///< the monitored number; none: it was not there
+  std::string run;               ///< of the run that saved it (RunIdentity); "": no one said
+  std::string tag;               ///< as which it was saved; "": no one said
   std::map<std::string, std::int64_t> layout;  ///< tp, pp, vpp, dp, zero1, kv_replicator
   std::map<std::string, StoredFile> files;
   std::vector<StoredTensor> tensors;  ///< by id
@@ -73,6 +78,11 @@ struct Manifest {
   static Manifest from_json(const std::string& text, const std::string& where);
   bool operator==(const Manifest&) const = default;
 };
+
+/// Why a mark of a checkpoint (kBeginFile, kDoneFile) is none: it is missing, or a cut or a changed
+/// disk left something else in it; "": it is one.
+[[nodiscard]] std::string problem_of_mark(Storage& storage, const std::string& tag,
+                                          const char* mark);
 
 /// Of the complete checkpoint `tag`. Throws ConfigError: no checkpoint there, an incomplete one, a
 /// damaged manifest.

@@ -25,7 +25,8 @@ NativeSource::NativeSource(Place place, Manifest manifest, const char* format,
             if (!again && is_ours()) checks_ ? checks_->add(path) : check_content(path);
             return file;
           },
-          std::move(classes)) {
+          std::move(classes),
+          is_ours() ? RecordChecks::Rule::kNone : RecordChecks::Rule::kEachRecord) {
   make_index();
 }
 

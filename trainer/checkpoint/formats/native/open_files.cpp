@@ -40,7 +40,7 @@ OpenFiles::Reader OpenFiles::get(const std::string& path, std::int64_t entry_off
     const std::string name = file->name() + ", entry at " + std::to_string(entry_offset);
     file = file_range(std::move(file), entry_offset, entry_length, name);
   }
-  slot->reader = std::make_shared<const TorchFileReader>(std::move(file), classes_);
+  slot->reader = std::make_shared<const TorchFileReader>(std::move(file), classes_, checks_);
   slot->entry_offset = entry_offset;
   return slot->reader;
 }

@@ -22,9 +22,11 @@ class OpenFiles {
   using File = std::shared_ptr<const ReadableFile>;
   /// `again`: it was open before. Called by several threads at once, for different files.
   using Open = std::function<File(const std::string& path, bool again)>;
-  /// `classes` as TorchFileReader has it.
-  explicit OpenFiles(Open open, std::set<std::string> classes = {})
-      : open_(std::move(open)), classes_(std::move(classes)) {}
+  /// `classes` as TorchFileReader has it; `rule`: how its readers check what they read.
+  OpenFiles(Open open, std::set<std::string> classes, RecordChecks::Rule rule)
+      : open_(std::move(open)),
+        classes_(std::move(classes)),
+        checks_(std::make_shared<RecordChecks>(rule)) {}
 
   /// The torch file that `path` is or, with a length, an entry of it. Throws what opening throws.
   [[nodiscard]] Reader get(const std::string& path, std::int64_t entry_offset = 0,
@@ -45,6 +47,7 @@ class OpenFiles {
 
   Open open_;
   std::set<std::string> classes_;
+  std::shared_ptr<RecordChecks> checks_;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<Slot>> slots_;
   std::map<std::string, std::int64_t> last_use_;  ///< of those that may be open

@@ -174,8 +174,7 @@ Written Saver::write(const std::vector<FileJob>& jobs) const {
 void Saver::write_chunks_of(const FileJob& job, Written& written) const {
   if (!written.chunk_error.empty()) return;
   try {
-    std::ranges::move(write_chunks(*storage_, head_.tag, job, values_of(job)),
-                      std::back_inserter(written.chunks));
+    write_chunks(*storage_, head_.tag, job, values_of(job), written);
   } catch (const OutputError& error) {
     written.chunk_error = error.what();
   }
@@ -214,16 +213,14 @@ void Saver::finish() {
     if (!text) return;  // the run has failed: the checkpoint stays incomplete
     all.add(Written::from_text(*text));
   }
-  std::vector<WrittenChunk> chunks = std::move(all.chunks);
-  const std::string chunk_error = std::move(all.chunk_error);
   try {
     if (!all.error.empty()) throw OutputError(all.error);
+    if (head_.chunks) head_.chunks(all);
     write_marks(std::move(all));
   } catch (const OutputError& error) {
     head_.failed(error.what());
     return;
   }
-  if (head_.chunks) head_.chunks(std::move(chunks), chunk_error);
   if (head_.complete) head_.complete();
 }
 
@@ -231,6 +228,7 @@ void Saver::finish() {
 void Saver::write_marks(Written all) {
   if (!all.objects.empty()) write_states_metadata(*storage_, head_.tag, all);
   Manifest& manifest = head_.manifest;
+  manifest.tag = head_.tag;
   manifest.files = std::move(all.files);
   manifest.tensors = std::move(all.tensors);
   std::sort(manifest.tensors.begin(), manifest.tensors.end(),

@@ -27,8 +27,9 @@ struct SaveHead {
   std::optional<Value> user_content;
   std::optional<Value> scheduler = {};
   std::function<void()> complete;  ///< when the checkpoint is; on the thread that ends the save
-  /// The same thread, before `complete`: chunks of all ranks, or why some are not written.
-  std::function<void(std::vector<WrittenChunk> chunks, const std::string& error)> chunks = {};
+  /// The same thread, before the marks of completeness: ends what the ranks' chunks are part of
+  /// (`written.chunks`, or chunk_error why some are missing), and its files are the checkpoint's.
+  std::function<void(Written& written)> chunks = {};
   /// When a file could not be written; the same thread; required. `reason`: as OutputError has it.
   std::function<void(const std::string& reason)> failed;
 };

@@ -311,14 +311,17 @@ WrittenChunk write_chunk(DcpFileWriter& file, const ChunkJob& chunk, const Write
   return written;
 }
 
-std::vector<WrittenChunk> write_chunks(Storage& storage, const std::string& folder,
-                                       const FileJob& job, const WriteBox& write) {
+void write_chunks(Storage& storage, const std::string& folder, const FileJob& job,
+                  const WriteBox& write, Written& written) {
   if (!job.problem.empty()) throw OutputError(job.problem);
-  DcpFileWriter file(storage, join_path(folder, job.dcp_folder), job.path);
-  std::vector<WrittenChunk> written;
-  for (const ChunkJob& chunk : job.chunks) written.push_back(write_chunk(file, chunk, write));
+  const std::string path = join_path(job.dcp_folder, job.path);
+  auto result = std::make_shared<HashingFile::Result>();
+  DcpFileWriter file(std::make_unique<HashingFile>(storage.create(join_path(folder, path)), result),
+                     job.path);
+  for (const ChunkJob& chunk : job.chunks)
+    written.chunks.push_back(write_chunk(file, chunk, write));
   file.close();
-  return written;
+  written.files[path] = result->stored();
 }
 
 StoredFile write_value(Storage& storage, const std::string& path, const Value& value) {

@@ -128,8 +128,8 @@ using WriteBox = std::function<void(DcpFileWriter& file, const ChunkJob& chunk)>
 /// One box, with its place. Throws OutputError.
 WrittenChunk write_chunk(DcpFileWriter& file, const ChunkJob& chunk, const WriteBox& write);
 /// A data file with job.dcp_folder. Throws OutputError.
-std::vector<WrittenChunk> write_chunks(Storage& storage, const std::string& folder,
-                                       const FileJob& job, const WriteBox& write);
+void write_chunks(Storage& storage, const std::string& folder, const FileJob& job,
+                  const WriteBox& write, Written& written);
 /// write_job() for a file of one value without tensors.
 StoredFile write_value(Storage& storage, const std::string& path, const Value& value);
 
