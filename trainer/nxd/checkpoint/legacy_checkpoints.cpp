@@ -193,10 +193,9 @@ class OptimizerFill {
   std::int64_t steps_ = 0;
 };
 
-}  // namespace
-
-void save(runtime::RankContext& rank, const ParallelState& parallel, const Checkpoint& checkpoint,
-          checkpoint::Storage& output_dir, const SaveArguments& arguments) {
+void save_alone(runtime::RankContext& rank, const ParallelState& parallel,
+                const Checkpoint& checkpoint, checkpoint::Storage& output_dir,
+                const SaveArguments& arguments) {
   const at::NoGradGuard no_grad;
   const std::string path =
       file_name(rank_name(parallel, arguments.master_dp_only), arguments.save_xser);
@@ -213,9 +212,9 @@ void save(runtime::RankContext& rank, const ParallelState& parallel, const Check
   });
 }
 
-Checkpoint load(runtime::RankContext& rank, const ParallelState& parallel,
-                const std::shared_ptr<checkpoint::Storage>& output_dir,
-                const LoadArguments& arguments) {
+Checkpoint load_alone(runtime::RankContext& rank, const ParallelState& parallel,
+                      const std::shared_ptr<checkpoint::Storage>& output_dir,
+                      const LoadArguments& arguments) {
   const at::NoGradGuard no_grad;
   if (!arguments.sharded) {
     if (arguments.model == nullptr)
@@ -240,13 +239,30 @@ Checkpoint load(runtime::RankContext& rank, const ParallelState& parallel,
   return content;
 }
 
+}  // namespace
+
+void save(runtime::RankContext& rank, const ParallelState& parallel, const Checkpoint& checkpoint,
+          checkpoint::Storage& output_dir, const SaveArguments& arguments) {
+  rank.together([&] { save_alone(rank, parallel, checkpoint, output_dir, arguments); });
+}
+
+Checkpoint load(runtime::RankContext& rank, const ParallelState& parallel,
+                const std::shared_ptr<checkpoint::Storage>& output_dir,
+                const LoadArguments& arguments) {
+  Checkpoint content;
+  rank.together([&] { content = load_alone(rank, parallel, output_dir, arguments); });
+  return content;
+}
+
 void save_sharded_state_dict(runtime::RankContext& rank, const NxDModel& model,
                              const NxDOptimizer& optimizer, checkpoint::Storage& output_dir,
                              bool save_serially) {
   const at::NoGradGuard no_grad;
-  const FileJob job = optimizer_job(rank, model, optimizer);
-  in_waves(rank, save_serially ? 1 : 0,
-           [&] { (void)checkpoint::native::write_job(output_dir, "", job); });
+  rank.together([&] {
+    const FileJob job = optimizer_job(rank, model, optimizer);
+    in_waves(rank, save_serially ? 1 : 0,
+             [&] { (void)checkpoint::native::write_job(output_dir, "", job); });
+  });
 }
 
 void load_sharded_state_dict(runtime::RankContext& rank, const NxDModel& model,
@@ -254,15 +270,17 @@ void load_sharded_state_dict(runtime::RankContext& rank, const NxDModel& model,
                              const std::shared_ptr<checkpoint::Storage>& output_dir,
                              int num_workers_per_step) {
   const at::NoGradGuard no_grad;
-  if (num_workers_per_step < 1)
-    throw ConfigError("load_sharded_state_dict: num_workers_per_step: expected 1 or more, got " +
-                      std::to_string(num_workers_per_step));
-  const FileJob job = optimizer_job(rank, model, optimizer);
-  in_waves(rank, num_workers_per_step, [&] {
-    const RankStateFile file({output_dir, ""}, job.path);
-    OptimizerFill fill(file, job.tensors);
-    fill.fill(job.root, file.root(), "");
-    optimizer.continue_after(fill.steps());
+  rank.together([&] {
+    if (num_workers_per_step < 1)
+      throw ConfigError("load_sharded_state_dict: num_workers_per_step: expected 1 or more, got " +
+                        std::to_string(num_workers_per_step));
+    const FileJob job = optimizer_job(rank, model, optimizer);
+    in_waves(rank, num_workers_per_step, [&] {
+      const RankStateFile file({output_dir, ""}, job.path);
+      OptimizerFill fill(file, job.tensors);
+      fill.fill(job.root, file.root(), "");
+      optimizer.continue_after(fill.steps());
+    });
   });
 }
 
