@@ -86,6 +86,7 @@ void AtomicFile::open_partial() {
       (status.st_size != 0 && ::ftruncate(lock->descriptor(), 0) != 0))
     throw std::system_error(errno, std::generic_category());
   stream_.emplace(path_, lock->release());
+  under_way_.emplace(partial_);
 }
 
 AtomicFile::~AtomicFile() {
@@ -106,6 +107,7 @@ void AtomicFile::commit(Durability durability) {
     if (error) throw OutputError(path_, error.value());
   }
   committed_ = true;
+  under_way_.reset();
 }
 
 void write_file_atomically(const fs::path& path, std::string_view content,

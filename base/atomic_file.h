@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/file_stream.h"
+#include "base/partial_files.h"
 
 namespace trellis {
 
@@ -38,6 +39,7 @@ class AtomicFile {
   std::filesystem::path partial_;  ///< "": a device
   std::vector<std::filesystem::path> created_folders_;
   std::optional<FileStream> stream_;
+  std::optional<PartialFile> under_way_;
   bool committed_ = false;
 };
 

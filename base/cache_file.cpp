@@ -114,6 +114,10 @@ std::optional<MappedPayload> map_cache_file(const fs::path& file, std::string_vi
 void write_cache_file(const fs::path& file, std::string_view schema, const ContentHash& key,
                       std::string_view payload) {
   TRELLIS_CHECK(payload.size() <= kMostCacheBytes, "a cached result that could not be read again");
+  // A pipe or a device in its place would be written into, and waited for.
+  std::error_code error;
+  const fs::file_status there = fs::symlink_status(file, error);
+  if (fs::is_other(there)) fs::remove(file, error);
   AtomicFile out(file);
   const std::string head = head_of(schema, key, payload);
   out.stream().write(head.data(), static_cast<std::streamsize>(head.size()));

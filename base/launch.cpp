@@ -22,16 +22,17 @@ struct Variables {
   const char* size;
   const char* sign;   ///< set by this launcher alone
   const char* local;  ///< of a process among those on its host
+  const char* job;    ///< the same for all processes of the job
 };
 constexpr std::array<Variables, 5> kLaunchers{{
-    {"torchrun", "RANK", "WORLD_SIZE", "RANK", "LOCAL_RANK"},
+    {"torchrun", "RANK", "WORLD_SIZE", "RANK", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"},
     {"srun (Slurm)", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_TASKS",
-     "SLURM_LOCALID"},
+     "SLURM_LOCALID", "SLURM_JOB_ID"},
     {"mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE",
-     "OMPI_COMM_WORLD_LOCAL_RANK"},
+     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_MCA_ess_base_jobid"},
     {"an indexed job of Kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", "JOB_COMPLETION_INDEX",
-     ""},
-    {"mpiexec (MPICH)", "PMI_RANK", "PMI_SIZE", "PMI_SIZE", ""},
+     "", ""},
+    {"mpiexec (MPICH)", "PMI_RANK", "PMI_SIZE", "PMI_SIZE", "", ""},
 }};
 constexpr const Variables& kTorchrun = kLaunchers[0];
 constexpr const Variables& kSlurm = kLaunchers[1];
@@ -153,6 +154,7 @@ std::optional<Launch> find_launch(const Environment& environment) {
   const std::string restarts = environment("TORCHELASTIC_RESTART_COUNT");
   if (!restarts.empty())
     launch.restart = number(environment, "TORCHELASTIC_RESTART_COUNT", 0, kMostProcesses);
+  launch.job = environment(launcher.job);
   if (!environment(launcher.local).empty())
     launch.local_process = number(environment, launcher.local, 0, launch.processes - 1);
   return launch;

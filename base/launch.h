@@ -16,6 +16,7 @@ struct Launch {
   bool store_is_there = false;  ///< torchrun's agent serves the store; otherwise process 0 does
   int restart = 0;              ///< torchrun: how often the job was started again
   int local_process = 0;        ///< among those on this host; 0 where the launcher does not say
+  std::string job;              ///< the launcher's number of the job; "": it has none
 };
 
 /// Value of an environment variable; "": unset.

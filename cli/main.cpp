@@ -11,6 +11,7 @@
 #include "base/launch.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "base/partial_files.h"
 #include "cli/standard_output.h"
 #include "cli/suggestion.h"
 #include "cli/terminal_stream.h"
@@ -144,6 +145,7 @@ constexpr bool kReportsAtExit = false;
 /// The program: one verb per user question. It links neither LibTorch nor SystemC's loader cost
 /// into verbs that need neither.
 int main(int argc, char** argv) {
+  const trellis::RemovesPartialFiles on_signals;
   trellis::cli::StandardOutput output;
   leave(output.finish(run(argc, argv)));
 }

@@ -54,16 +54,20 @@ void pass_on(int signal) {
 class PassSignalsOn {
  public:
   PassSignalsOn() {
-    for (const int signal : kSignals) std::signal(signal, pass_on);
+    for (std::size_t i = 0; i < kSignals.size(); ++i) {
+      before_[i] = std::signal(kSignals[i], pass_on);
+      if (before_[i] == SIG_IGN) std::signal(kSignals[i], SIG_IGN);  // as under nohup
+    }
   }
   ~PassSignalsOn() {
-    for (const int signal : kSignals) std::signal(signal, SIG_DFL);
+    for (std::size_t i = 0; i < kSignals.size(); ++i) std::signal(kSignals[i], before_[i]);
   }
   PassSignalsOn(const PassSignalsOn&) = delete;
   PassSignalsOn& operator=(const PassSignalsOn&) = delete;
 
  private:
-  static constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGQUIT};
+  static constexpr std::array<int, 4> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+  std::array<void (*)(int), kSignals.size()> before_{};
 };
 
 bool may_succeed_again(int code) {

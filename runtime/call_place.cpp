@@ -51,9 +51,13 @@ std::string short_name(std::string_view function) {
   return std::string(function);
 }
 
+/// Not the user's: PyTorch's, ours, and what stands between, such as decorators of
+/// typing_extensions and context managers of Python's own library.
 bool is_of_a_library(const SourceFrame& frame) {
-  return frame.file.starts_with(library_of_torch()) ||
-         frame.file.find("/trellis_neuron/") != std::string::npos;
+  const auto has = [&](const char* part) { return frame.file.find(part) != std::string::npos; };
+  const bool is_pythons = has("/lib/python3") && !has("-packages/");
+  return is_pythons || frame.file.starts_with(library_of_torch()) || has("/trellis_neuron/") ||
+         frame.file.ends_with("/typing_extensions.py");
 }
 
 }  // namespace

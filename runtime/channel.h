@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -50,8 +51,14 @@ class Channel {
   virtual ~Channel() = default;
   /// Does not wait for the other to work on it. Throws when the other process is gone.
   virtual void send(const Outgoing& message) = 0;
+  /// The same for a small message without data, which is left out where sending would wait.
+  virtual void try_send(const Outgoing& message) = 0;
   /// Waits for one. Throws when the other process is gone.
   virtual Incoming receive() = 0;
+  /// Waits until what was sent has left this process; not longer than `patience`.
+  virtual void flush(std::chrono::milliseconds /*patience*/) {}
+  /// From any thread: those that send or receive throw, now and later.
+  virtual void stop() = 0;
 };
 
 }  // namespace trellis::runtime

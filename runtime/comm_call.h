@@ -20,11 +20,22 @@ enum class CommOp : std::uint8_t {
   kScatter,
   kBarrier,
   kSend,
-  kRecv
+  kRecv,
+  kNewGroup  ///< members make a group; its elements: which of its rank's groups it is
 };
 [[nodiscard]] std::string_view name(CommOp op);
 
-enum class Reduction : std::uint8_t { kNone, kSum, kAverage, kProduct, kMin, kMax };
+enum class Reduction : std::uint8_t {
+  kNone,
+  kSum,
+  kAverage,
+  kProduct,
+  kMin,
+  kMax,
+  kBitAnd,
+  kBitOr,
+  kBitXor
+};
 [[nodiscard]] std::string_view name(Reduction reduction);
 
 /// What one rank believes about a communication. Members of a group must believe the same: this is

@@ -33,6 +33,7 @@ std::string_view operation(CommOp op) {
     case CommOp::kBarrier: return "barrier";
     case CommOp::kSend: return "send";
     case CommOp::kRecv: return "recv";
+    case CommOp::kNewGroup: return "new_group";
   }
   return "";
 }
@@ -223,8 +224,13 @@ std::string write_flight_files(const std::filesystem::path& prefix,
                                const std::vector<FlightDump>& dumps) {
   if (dumps.empty()) return "";
   try {
-    for (const FlightDump& dump : dumps)
-      write_file_atomically(prefix.string() + std::to_string(dump.rank), flight_pickle(dump));
+    for (const FlightDump& dump : dumps) {
+      const std::filesystem::path file = prefix.string() + std::to_string(dump.rank);
+      // A link there would be followed to what it names.
+      std::error_code error;
+      if (std::filesystem::is_symlink(file, error)) std::filesystem::remove(file, error);
+      write_file_atomically(file, flight_pickle(dump));
+    }
   } catch (const std::exception& error) {
     return c10::str("  flight recorder: not written: ", error.what());
   }

@@ -87,7 +87,10 @@ std::vector<FlightEntry> FlightRecorder::entries() const {
   if (begin > 0 && at(added_ - 1).step != cut) {
     while (at(begin).step == cut) ++begin;
   }
-  for (std::size_t i = begin; i < added_; ++i) result.push_back(record_of(at(i)));
+  for (std::size_t i = begin; i < added_; ++i) {
+    // PyTorch's analyzer knows communications only.
+    if (at(i).call.op != CommOp::kNewGroup) result.push_back(record_of(at(i)));
+  }
   return result;
 }
 

@@ -40,7 +40,8 @@ void add_entry(traces::Timeline& timeline, traces::TrackId track, const FlightEn
 
 /// One write under a lock: processes of a job end at the same time.
 void append(const std::filesystem::path& file, const std::string& bytes) {
-  const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int descriptor =
+      ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
   bool whole = descriptor >= 0 && ::flock(descriptor, LOCK_EX) == 0;
   for (std::size_t at = 0; whole && at < bytes.size();) {
     const ssize_t written = ::write(descriptor, bytes.data() + at, bytes.size() - at);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <stdexcept>
+#include <utility>
 
 #include <ATen/ops/empty.h>
 
@@ -32,11 +34,10 @@ std::byte* begin_of(const at::Tensor& tensor) {
   return reinterpret_cast<std::byte*>(tensor.data_ptr<std::uint8_t>());
 }
 
-}  // namespace
-
-void GlooChannel::send(const Outgoing& message) {
+/// A block, and what does not fit into it after it.
+at::Tensor packed(const Outgoing& message) {
   const BlockHead head{message.what().size(), message.data_size()};
-  const at::Tensor bytes = bytes_tensor(std::max(kBlock, head.total()));
+  at::Tensor bytes = bytes_tensor(std::max(kBlock, head.total()));
   std::byte* place = begin_of(bytes);
   std::memcpy(place, &head, sizeof head);
   std::memcpy(place + sizeof head, message.what().data(), message.what().size());
@@ -45,26 +46,110 @@ void GlooChannel::send(const Outgoing& message) {
     if (size > 0) std::memcpy(place, begin, size);  // a piece of no bytes may be nowhere
     place += size;
   }
-  const auto size = static_cast<std::int64_t>(kBlock);
-  std::vector<at::Tensor> first{bytes.narrow(0, 0, size)};
-  gloo_->send(first, process_, 0)->wait(kNever);
-  if (bytes.numel() == size) return;
-  std::vector<at::Tensor> rest{bytes.narrow(0, size, bytes.numel() - size)};
-  gloo_->send(rest, process_, 0)->wait(kNever);
+  return bytes;
+}
+
+}  // namespace
+
+GlooChannel::GlooChannel(c10::intrusive_ptr<c10d::Backend> gloo, int process)
+    : gloo_(std::move(gloo)), process_(process), sender_([this] { send_queued(); }) {}
+
+GlooChannel::~GlooChannel() {
+  stop();
+  sender_.join();
+}
+
+void GlooChannel::flush(std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, patience, [this] { return queue_.empty() || stopped_ || failed_; });
+}
+
+void GlooChannel::send(const Outgoing& message) {
+  at::Tensor bytes = packed(message);
+  const std::lock_guard lock(mutex_);
+  if (stopped_ || failed_) throw std::runtime_error("the connection has ended");
+  queue_.push_back(std::move(bytes));
+  changed_.notify_all();
+}
+
+void GlooChannel::try_send(const Outgoing& message) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!queue_.empty()) return;
+  }
+  send(message);
+}
+
+void GlooChannel::stop() {
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
+  if (sending_) sending_->abort();
+  if (receiving_) receiving_->abort();
+  changed_.notify_all();
+}
+
+void GlooChannel::send_queued() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopped_ || !queue_.empty(); });
+    if (stopped_) return;
+    const at::Tensor bytes = queue_.front();
+    lock.unlock();
+    bool sent = true;
+    try {
+      const auto size = static_cast<std::int64_t>(kBlock);
+      send_block(bytes.narrow(0, 0, size));
+      if (bytes.numel() > size) send_block(bytes.narrow(0, size, bytes.numel() - size));
+    } catch (const std::exception&) {
+      sent = false;  // who receives from the same process says why
+    }
+    lock.lock();
+    queue_.pop_front();
+    failed_ = failed_ || !sent;
+    changed_.notify_all();
+    if (failed_) return;
+  }
+}
+
+void GlooChannel::finish(WorkPtr& place, WorkPtr work) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) work->abort();
+    place = work;
+  }
+  std::exception_ptr failure;
+  bool done = false;
+  try {
+    done = work->wait(kNever);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const std::lock_guard lock(mutex_);
+  place = nullptr;
+  if (failure) std::rethrow_exception(failure);
+  if (!done || stopped_) throw std::runtime_error("the connection has ended");
+}
+
+void GlooChannel::send_block(at::Tensor bytes) {
+  std::vector<at::Tensor> one{std::move(bytes)};
+  finish(sending_, gloo_->send(one, process_, 0));
+}
+
+void GlooChannel::receive_block(const at::Tensor& bytes) {
+  std::vector<at::Tensor> one{bytes};
+  finish(receiving_, gloo_->recv(one, process_, 0));
 }
 
 Incoming GlooChannel::receive() {
   const auto size = static_cast<std::int64_t>(kBlock);
   at::Tensor message = bytes_tensor(kBlock);
-  std::vector<at::Tensor> first{message};
-  gloo_->recv(first, process_, 0)->wait(kNever);
+  receive_block(message);
   BlockHead head;
   std::memcpy(&head, begin_of(message), sizeof head);
   if (head.total() > kBlock) {
     const at::Tensor whole = bytes_tensor(head.total());
     whole.narrow(0, 0, size).copy_(message);
-    std::vector<at::Tensor> rest{whole.narrow(0, size, whole.numel() - size)};
-    gloo_->recv(rest, process_, 0)->wait(kNever);
+    receive_block(whole.narrow(0, size, whole.numel() - size));
     message = whole;
   }
   const auto* text = reinterpret_cast<const std::uint8_t*>(begin_of(message)) + sizeof head;

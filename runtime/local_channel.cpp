@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -36,9 +37,9 @@ struct SocketHead {
                            (errno == 0 ? "connection closed by peer" : std::strerror(errno)));
 }
 
-/// Sends all of `parts`, with the descriptor unless it is −1. False: too many descriptors are under
-/// way, and nothing was sent.
-bool send_all(int socket, std::vector<iovec> parts, int descriptor) {
+/// Sends all of `parts`, with the descriptor unless it is −1. False, and nothing was sent: too many
+/// descriptors are under way, or `first_flags` say not to wait and it would have to.
+bool send_all(int socket, std::vector<iovec> parts, int descriptor, int first_flags = 0) {
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   std::size_t first = 0;
   while (first < parts.size()) {
@@ -54,11 +55,12 @@ bool send_all(int socket, std::vector<iovec> parts, int descriptor) {
       header->cmsg_len = CMSG_LEN(sizeof(int));
       std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
     }
-    const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
+    const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | first_flags);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno == ETOOMANYREFS) return false;
+    if (sent < 0 && (errno == ETOOMANYREFS || errno == EAGAIN)) return false;
     if (sent < 0) throw_gone("send");
     descriptor = -1;
+    first_flags = 0;
     auto left = static_cast<std::size_t>(sent);
     while (first < parts.size() && left >= parts[first].iov_len) left -= parts[first++].iov_len;
     if (first == parts.size()) return true;
@@ -126,8 +128,9 @@ bool is_same_user(int socket) {
 }
 
 [[noreturn]] void throw_missing(int process, const std::string& why) {
-  throw ConfigError("process " + std::to_string(process) + " of this host did not connect: " + why +
-                    ": look at its output");
+  throw Error(ExitCode::kHang, "process " + std::to_string(process) +
+                                   " of this host did not connect: " + why +
+                                   ": look at its output");
 }
 
 }  // namespace
@@ -149,6 +152,15 @@ void LocalChannel::send(const Outgoing& message) {
   parts.push_back(part(data.data(), data.size()));
   (void)send_all(socket_, std::move(parts), -1);
 }
+
+void LocalChannel::try_send(const Outgoing& message) {
+  SocketHead head{message.what().size(), 0, false};
+  (void)send_all(socket_,
+                 {part(&head, sizeof head), part(message.what().data(), message.what().size())}, -1,
+                 MSG_DONTWAIT);
+}
+
+void LocalChannel::stop() { ::shutdown(socket_, SHUT_RDWR); }
 
 Incoming LocalChannel::receive() {
   SocketHead head;
@@ -203,14 +215,30 @@ std::unique_ptr<Channel> connect_to(int process, int other, const std::string& n
   return channel;
 }
 
-/// The socket of the next that connects, or −1 after `patience`.
-int accept_within(int listener, std::chrono::milliseconds patience) {
-  pollfd ready{listener, POLLIN, 0};
+using Clock = std::chrono::steady_clock;
+
+/// Whether there is something to read, or a connection to accept, before `until`.
+bool is_ready(int socket, Clock::time_point until) {
+  pollfd ready{socket, POLLIN, 0};
   while (true) {
-    const int count = ::poll(&ready, 1, static_cast<int>(patience.count()));
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+    constexpr std::int64_t kLongestMs = 1 << 30;
+    const auto wait = std::clamp<std::int64_t>(left, 0, kLongestMs);
+    const int count = ::poll(&ready, 1, static_cast<int>(wait));
     if (count < 0 && errno == EINTR) continue;
-    return count > 0 ? ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC) : -1;
+    return count > 0;
   }
+}
+
+/// The number of the process that connected; −1: a stranger, or one that says nothing.
+int number_of(int socket) try {
+  constexpr std::chrono::seconds kPatience(2);
+  int number = -1;
+  if (!is_same_user(socket) || !is_ready(socket, Clock::now() + kPatience)) return -1;
+  if (::recv(socket, &number, sizeof number, MSG_DONTWAIT) != sizeof number) return -1;
+  return number;
+} catch (const std::runtime_error&) {
+  return -1;
 }
 
 }  // namespace
@@ -221,19 +249,20 @@ std::map<int, std::unique_ptr<Channel>> LocalMeeting::meet(
   for (const auto& [other, address] : addresses) {
     if (other < process) channels[other] = connect_to(process, other, address);
   }
+  const auto until = Clock::now() + patience;
   while (channels.size() < addresses.size()) {
-    const int socket = accept_within(listener_, patience);
-    if (socket < 0) {
+    if (!is_ready(listener_, until)) {
       for (const auto& [other, address] : addresses) {
         if (!channels.contains(other))
           throw_missing(other, "waited " + std::to_string(patience.count() / 1000) + " s");
       }
     }
+    const int socket = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (socket < 0) continue;
     auto channel = std::make_unique<LocalChannel>(socket);
-    if (!is_same_user(socket)) continue;  // a stranger
-    int other = -1;
-    receive_all(socket, &other, sizeof other);
-    if (addresses.contains(other)) channels[other] = std::move(channel);
+    const int other = number_of(socket);
+    if (addresses.contains(other) && !channels.contains(other))
+      channels[other] = std::move(channel);
   }
   return channels;
 }

@@ -20,7 +20,9 @@ class LocalChannel final : public Channel {
   LocalChannel(const LocalChannel&) = delete;
   LocalChannel& operator=(const LocalChannel&) = delete;
   void send(const Outgoing& message) override;
+  void try_send(const Outgoing& message) override;
   Incoming receive() override;
+  void stop() override;
 
  private:
   int socket_;
@@ -42,7 +44,7 @@ class LocalMeeting {
   /// Others reach this process there.
   [[nodiscard]] const std::string& address() const { return address_; }
   /// Process `process` connects to those of lower numbers, and those of higher numbers to it;
-  /// `addresses` by number, without its own. Throws ConfigError: one did not come in `patience`.
+  /// `addresses` by number, without its own. Throws Error(kHang): one did not come in `patience`.
   [[nodiscard]] std::map<int, std::unique_ptr<Channel>> meet(
       int process, const std::map<int, std::string>& addresses, std::chrono::milliseconds patience);
 

@@ -21,9 +21,13 @@ Reduction reduction_of(const c10d::ReduceOp& op) {
     case c10d::ReduceOp::PRODUCT: return Reduction::kProduct;
     case c10d::ReduceOp::MIN: return Reduction::kMin;
     case c10d::ReduceOp::MAX: return Reduction::kMax;
+    case c10d::ReduceOp::BAND: return Reduction::kBitAnd;
+    case c10d::ReduceOp::BOR: return Reduction::kBitOr;
+    case c10d::ReduceOp::BXOR: return Reduction::kBitXor;
     default:
       TORCH_CHECK(false,
-                  "backend neuron combines by SUM, AVG, PRODUCT, MIN or MAX, got reduce operation ",
+                  "backend neuron combines by SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR, got "
+                  "reduce operation ",
                   static_cast<int>(op.op_));
   }
 }
@@ -100,7 +104,8 @@ int plugin_kind(CommOp op) {
     case CommOp::kScatter: return TRELLIS_BROADCAST;
     case CommOp::kSend:
     case CommOp::kRecv: return TRELLIS_SEND_RECV;
-    case CommOp::kBarrier: return TRELLIS_BARRIER;
+    case CommOp::kBarrier:
+    case CommOp::kNewGroup: return TRELLIS_BARRIER;
   }
   return TRELLIS_BARRIER;
 }

@@ -44,6 +44,23 @@ void combine_block(A* sum, const T* source, std::int64_t count, Combine combine)
   }
 }
 
+bool is_bitwise(Reduction reduction) {
+  return reduction == Reduction::kBitAnd || reduction == Reduction::kBitOr ||
+         reduction == Reduction::kBitXor;
+}
+
+/// REQUIRES: check_reducible(), so that floats never come here.
+template <typename A, typename T>
+void combine_bits(A* sum, const T* source, std::int64_t count, Reduction reduction) {
+  if constexpr (std::is_integral_v<T>) {
+    if (reduction == Reduction::kBitAnd)
+      return combine_block(sum, source, count, [](A a, A b) { return static_cast<A>(a & b); });
+    if (reduction == Reduction::kBitOr)
+      return combine_block(sum, source, count, [](A a, A b) { return static_cast<A>(a | b); });
+    combine_block(sum, source, count, [](A a, A b) { return static_cast<A>(a ^ b); });
+  }
+}
+
 template <typename A, typename T>
 void add_source(A* sum, const T* source, std::int64_t count, Reduction reduction) {
   switch (reduction) {
@@ -57,6 +74,7 @@ void add_source(A* sum, const T* source, std::int64_t count, Reduction reduction
     case Reduction::kMax:
       return combine_block(sum, source, count, [](A a, A b) { return max_of(a, b); });
     case Reduction::kNone: return;
+    default: return combine_bits(sum, source, count, reduction);
   }
 }
 
@@ -112,12 +130,18 @@ bool with_type(c10::ScalarType dtype, Visit visit) {
 }  // namespace
 
 void check_reducible(c10::ScalarType dtype, Reduction reduction) {
-  if (reduction == Reduction::kNone || with_type(dtype, [](auto) {})) return;
+  bool is_integral = false;
+  const bool is_known =
+      with_type(dtype, [&](auto zero) { is_integral = std::is_integral_v<decltype(zero)>; });
+  if (reduction == Reduction::kNone || (is_known && (is_integral || !is_bitwise(reduction))))
+    return;
   throw Error(
       ExitCode::kInternal,
       c10::str("backend neuron cannot combine elements of type ", c10::toString(dtype), " by ",
                name(reduction),
-               ": expected a float, bfloat16, half or integer type; cast the tensor first"));
+               is_bitwise(reduction)
+                   ? ": expected an integer type; cast the tensor first"
+                   : ": expected a float, bfloat16, half or integer type; cast the tensor first"));
 }
 
 void reduce_into(std::span<std::byte* const> targets, std::span<const std::byte* const> sources,

@@ -19,9 +19,6 @@ constexpr std::int64_t kPartBytes = 512 * 1024;
 /// Distinct plans kept; more are made by workloads whose sizes never repeat.
 constexpr std::size_t kKeptMovements = 512;
 
-/// Longer ones would overflow the clock.
-constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365);
-
 sim::CollectiveKind plan_kind(CommOp op) {
   using sim::CollectiveKind;
   switch (op) {
@@ -78,23 +75,32 @@ Rendezvous::Rendezvous(std::vector<int> ranks, int permits, std::chrono::millise
 }
 
 Rendezvous::Rendezvous(std::vector<int> ranks, int permits, std::chrono::milliseconds timeout,
-                       ProcessLink& link)
+                       ProcessLink& link, std::vector<int> world)
     : running_(std::move(ranks)),
       threads_(static_cast<int>(running_.size()), permits),
       timeout_(timeout),
       ranks_(running_.size()),
       link_(&link),
-      processes_done_(static_cast<std::size_t>(link.processes())) {
-  std::vector<int> everyone(running_.size() * processes_done_.size());
-  std::iota(everyone.begin(), everyone.end(), 0);
+      world_(std::move(world)),
+      processes_done_(static_cast<std::size_t>(link.processes())),
+      sent_to_(processes_done_.size()),
+      received_from_(processes_done_.size()) {
   for (int rank : running_) {
-    host_group_ = &join("host", everyone, rank);
+    host_group_ = &join("host", world_, rank);
     process_group_ = &join("process", running_, rank);
   }
 }
 
 c10::intrusive_ptr<c10d::Store> Rendezvous::new_store() {
   return link_ == nullptr ? store_->clone() : link_->new_store();
+}
+
+int Rendezvous::member_of_world(int rank) const {
+  return static_cast<int>(std::ranges::lower_bound(world_, rank) - world_.begin());
+}
+
+bool Rendezvous::has_departed(int rank) const {
+  return is_remote(rank) && processes_done_[static_cast<std::size_t>(process_of(rank))];
 }
 
 int Rendezvous::seat(int rank) const {
@@ -157,13 +163,15 @@ void Rendezvous::fail(int rank, std::exception_ptr cause) {
   announce_failure(rank, text, code);
 }
 
-void Rendezvous::world_is_over(const std::string& cause, ExitCode code, int failed) {
+void Rendezvous::world_is_over(const std::string& cause, ExitCode code, int failed,
+                               std::chrono::milliseconds grace) {
   if (link_ != nullptr) link_->stop_waiting();
   if (verdict_) return;
   // After a hang the others have waited long enough already; elsewhere they may still compute
   // before they notice.
-  const std::chrono::milliseconds grace = kGrace;
-  const auto patience = code == ExitCode::kHang ? grace : std::min(timeout_, kLongestTimeout);
+  const std::chrono::milliseconds of_code =
+      code == ExitCode::kHang ? std::chrono::milliseconds(kGrace) : timeout_;
+  const auto patience = std::min(grace.count() > 0 ? grace : of_code, kLongestPatience);
   std::map<int, Now> now;
   for (const int rank : running_) now[rank] = now_of(rank);
   if (failed >= 0) now[failed].text = "failed: " + cause.substr(0, cause.find('\n'));
@@ -225,6 +233,11 @@ bool Rendezvous::agree(int rank, bool said) {
 
 bool Rendezvous::has_failed() const { return cancelled_; }
 
+bool Rendezvous::is_over() const {
+  const Lock lock(mutex_);
+  return verdict_.has_value();
+}
+
 std::int64_t Rendezvous::bytes_sent(int rank) const {
   Lock lock(mutex_);
   return of(rank).bytes_sent;
@@ -257,18 +270,20 @@ Rendezvous::Group& Rendezvous::group_of(const std::string& axis, const std::vect
   return *group;
 }
 
-void Rendezvous::check_caller(int rank) const {
+void Rendezvous::check_caller(int rank) {
+  if (program_ && !threads_.is_thread_of(seat(rank))) has_other_threads_ = true;
   TORCH_CHECK(threads_.state(seat(rank)) != HostThreads::State::kEnded, "a communication of rank ",
               rank,
               " after the rank has ended: groups live as long as their world runs; communicate "
               "before, or make another world");
   TORCH_CHECK(
-      threads_.is_thread_of(seat(rank)), "a communication of rank ", rank,
+      has_other_threads_ || threads_.is_thread_of(seat(rank)), "a communication of rank ", rank,
       " was called on another thread: ",
       "every rank speaks for itself, on its own thread (keep autograd multithreading off in it)");
 }
 
 void Rendezvous::throw_if_cancelled() const {
+  if (cancelled_ && program_ && verdict_) throw Error(verdict_->code, verdict_->cause);
   if (cancelled_) throw Cancelled();
 }
 
@@ -279,11 +294,17 @@ void Rendezvous::remember(int rank, const Side& side, const std::shared_ptr<Tran
 
 std::shared_ptr<Transfer> Rendezvous::exchange(Group& group, int member, std::uint64_t sequence,
                                                Side side) {
+  return with_records([&] { return start_exchange(group, member, sequence, std::move(side)); });
+}
+
+std::shared_ptr<Transfer> Rendezvous::start_exchange(Group& group, int member,
+                                                     std::uint64_t sequence, Side side) {
   const int rank = group.info->ranks[static_cast<std::size_t>(member)];
   CallPlace place = current_place();
   Lock lock(mutex_);
   check_caller(rank);
   const std::shared_ptr<Exchange> exchange = exchange_of(group, sequence);
+  side.place = describe(place);
   // Who comes to a mismatch after it was found is in the dumps too: it is not missing.
   if (!cancelled_ || exchange->error) remember(rank, side, exchange, std::move(place));
   throw_if_cancelled();
@@ -324,9 +345,10 @@ void Rendezvous::check_agreement(Exchange& exchange, int member, const Side& sid
     const int rank = ranks[static_cast<std::size_t>(member)];
     // The lower rank states what is expected, whoever came first: the text does not depend on
     // timing.
-    throw_mismatch(exchange, ranks[m] < rank
-                                 ? disagreement(exchange, ranks[m], other, rank, side.call)
-                                 : disagreement(exchange, rank, side.call, ranks[m], other));
+    const Belief first{ranks[m], other, exchange.sides[m]->place};
+    const Belief second{rank, side.call, side.place};
+    throw_mismatch(exchange, ranks[m] < rank ? disagreement(exchange, first, second)
+                                             : disagreement(exchange, second, first));
   }
 }
 
@@ -338,11 +360,15 @@ void Rendezvous::check_splits(Exchange& exchange) {
       const auto& sent = exchange.sides[from]->input_splits;
       const auto& expected = exchange.sides[to]->output_splits;
       if (sent[to] == expected[from]) continue;
-      throw_mismatch(exchange,
-                     c10::str("communication mismatch: all-to-all #", exchange.sequence, " of ",
-                              exchange.group->label, ": rank ", ranks[to], " expected ",
-                              expected[from], " elements from rank ", ranks[from], ", got ",
-                              sent[to], ": make the split sizes of the two ranks agree"));
+      const auto place = [&](std::size_t member) {
+        return c10::str("\n  rank ", ranks[member], exchange.sides[member]->place);
+      };
+      throw_mismatch(
+          exchange, c10::str("communication mismatch: all-to-all #", exchange.sequence, " of ",
+                             exchange.group->label, ": rank ", ranks[to], " expected ",
+                             expected[from], " elements from rank ", ranks[from], ", got ",
+                             sent[to], ": make the split sizes of the two ranks agree", place(from),
+                             from == to ? "" : place(to)));
     }
   }
 }
@@ -422,108 +448,6 @@ void Rendezvous::throw_mismatch(Transfer& transfer, const std::string& text) {
 
 namespace {
 
-/// While it lives a rank waits for a transfer. Made and destroyed under the lock.
-class Waiting {
- public:
-  Waiting(const Transfer*& place, const Transfer& transfer) : place_(place) { place = &transfer; }
-  ~Waiting() { place_ = nullptr; }
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
-
- private:
-  const Transfer*& place_;
-};
-
-}  // namespace
-
-void Rendezvous::wait(int rank, Transfer& transfer, std::chrono::milliseconds timeout) {
-  if (!transfer.done) {
-    Lock lock(mutex_);
-    check_caller(rank);
-    timeout = std::min(timeout.count() == 0 ? timeout_ : timeout, kLongestTimeout);
-    const Waiting waiting(of(rank).waits_for, transfer);
-    const auto began = Clock::now();
-    auto deadline = began + timeout;
-    while (!transfer.done) {
-      throw_if_cancelled();
-      if (transfer.has_work()) {
-        help(lock, static_cast<Exchange&>(transfer));  // only exchanges have work
-        continue;
-      }
-      if (none_can_wake(rank)) throw_hang(rank, transfer, began, true, doings_here());
-      transfer.waiting.push_back(rank);
-      const bool woken = threads_.block(lock, seat(rank), deadline);
-      std::erase(transfer.waiting, rank);
-      if (woken || transfer.done || cancelled_) continue;
-      deadline = look_around(lock, rank, transfer, began, timeout);
-    }
-  }
-  if (transfer.error) std::rethrow_exception(transfer.error);
-}
-
-/// When to look again: a missing rank is late when it has run for `timeout` without arriving. One
-/// that waits for a permit or for others is not late itself.
-Rendezvous::Clock::time_point Rendezvous::next_check(const Transfer& transfer,
-                                                     Clock::time_point began,
-                                                     std::chrono::milliseconds timeout) const {
-  auto next = Clock::now() + timeout;
-  for (int rank : missing_that_run(transfer)) {
-    if (is_remote(rank)) {
-      next = std::min(next, began + timeout);
-      continue;
-    }
-    if (threads_.state(seat(rank)) != HostThreads::State::kRunning) continue;
-    next = std::min(next, std::max(threads_.since(seat(rank)), began) + timeout);
-  }
-  return next;
-}
-
-Rendezvous::Clock::time_point Rendezvous::look_around(Lock& lock, int rank,
-                                                      const Transfer& transfer,
-                                                      Clock::time_point began,
-                                                      std::chrono::milliseconds timeout) {
-  constexpr std::chrono::milliseconds kPause{250};
-  const auto next = next_check(transfer, began, timeout);
-  if (next > Clock::now()) return next;
-  const std::vector<int> missing = missing_that_run(transfer);
-  Doings doings = doings_here();
-  const bool has_remote =
-      std::any_of(missing.begin(), missing.end(), [this](int other) { return is_remote(other); });
-  if (link_ != nullptr) {
-    if (asks_) return Clock::now() + kPause;
-    asks_ = true;
-    const std::uint64_t question = questions_++;
-    lock.unlock();
-    doings.merge(doings_of_others(question));
-    lock.lock();
-    asks_ = false;
-    // The rank may have come while others answered.
-    const bool goes_on = has_remote && !are_late(missing, doings, timeout);
-    if (transfer.done || cancelled_ || goes_on) return Clock::now() + std::min(kPause, timeout);
-  }
-  throw_hang(rank, transfer, began, false, doings);
-}
-
-bool Rendezvous::are_late(const std::vector<int>& missing, const Doings& doings,
-                          std::chrono::milliseconds timeout) const {
-  using State = HostThreads::State;
-  constexpr std::chrono::milliseconds kInFlight{1000};  ///< longer than a message is under way
-  const auto is_late = [&](int rank) {
-    const auto doing = doings.find(rank);
-    if (doing == doings.end() || doing->second.state == State::kEnded) return true;
-    return doing->second.state != State::kBlocked && doing->second.state != State::kReady &&
-           doing->second.since >= timeout;
-  };
-  if (std::any_of(missing.begin(), missing.end(), is_late)) return true;
-  return std::all_of(doings.begin(), doings.end(), [&](const auto& each) {
-    const Doing& doing = each.second;
-    return doing.state == State::kEnded ||
-           (doing.state == State::kBlocked && doing.since >= std::min(kInFlight, timeout));
-  });
-}
-
-namespace {
-
 Side barrier_side() {
   Side side;
   side.call.op = CommOp::kBarrier;
@@ -533,13 +457,23 @@ Side barrier_side() {
 }  // namespace
 
 void Rendezvous::host_barrier(int rank, std::chrono::milliseconds timeout) {
-  const int member = link_ != nullptr ? rank : seat(rank);
-  wait(rank, *exchange(*host_group_, member, of(rank).host_barriers++, barrier_side()), timeout);
+  const int member = link_ != nullptr ? member_of_world(rank) : seat(rank);
+  wait(rank, *exchange(*host_group_, member, next_barrier(rank, false), barrier_side()), timeout);
+}
+
+void Rendezvous::meet_for_group(int rank, const std::string& axis, const std::vector<int>& ranks,
+                                const GroupCount& count, std::chrono::milliseconds timeout) {
+  Group& group = join("the making of " + axis, ranks, rank);
+  const auto member = std::ranges::find(ranks, rank) - ranks.begin();
+  Side side;
+  side.call.op = CommOp::kNewGroup;
+  side.call.elements = count.number;
+  wait(rank, *exchange(group, static_cast<int>(member), 0, std::move(side)), timeout);
 }
 
 void Rendezvous::process_barrier(int rank, std::chrono::milliseconds timeout) {
   if (process_group_ == nullptr) return host_barrier(rank, timeout);
-  wait(rank, *exchange(*process_group_, seat(rank), of(rank).process_barriers++, barrier_side()),
+  wait(rank, *exchange(*process_group_, seat(rank), next_barrier(rank, true), barrier_side()),
        timeout);
 }
 

@@ -54,12 +54,13 @@ std::shared_ptr<Transfer> Rendezvous::send(Group& group, int member, int to, std
   throw_if_cancelled();
   const auto message =
       Rendezvous::message(group, rank, ranks[static_cast<std::size_t>(to)], sequence);
+  message->sent_at = describe(place);
   remember(rank, side, message, std::move(place));
   message->content = std::move(content);
   message->sent = side.call;
   if (is_remote(message->receiver)) {
     lock.unlock();
-    announce_message(group, *message);
+    announce_message(group, *message, message->sent_at);
     lock.lock();
     of(rank).bytes_sent += static_cast<std::int64_t>(message->content.size());
     settle(group, *message);
@@ -73,6 +74,11 @@ std::shared_ptr<Transfer> Rendezvous::send(Group& group, int member, int to, std
 
 std::shared_ptr<Transfer> Rendezvous::receive(Group& group, int member, int from,
                                               std::uint64_t sequence, Side side) {
+  return with_records([&] { return post(group, member, from, sequence, std::move(side)); });
+}
+
+std::shared_ptr<Transfer> Rendezvous::post(Group& group, int member, int from,
+                                           std::uint64_t sequence, Side side) {
   const auto& ranks = group.info->ranks;
   const int rank = ranks[static_cast<std::size_t>(member)];
   CallPlace place = current_place();
@@ -81,6 +87,7 @@ std::shared_ptr<Transfer> Rendezvous::receive(Group& group, int member, int from
   throw_if_cancelled();
   const auto message =
       Rendezvous::message(group, ranks[static_cast<std::size_t>(from)], rank, sequence);
+  side.place = describe(place);
   remember(rank, side, message, std::move(place));
   message->posted = std::move(side);
   if (message->sent) {
@@ -102,8 +109,8 @@ void Rendezvous::deliver(Lock& lock, Group& group, Message& message) {
   group.messages.erase({message.sender, message.receiver, message.sequence});
   const Side& posted = *message.posted;
   if (!fits(*message.sent, posted.call)) {
-    throw_mismatch(message, disagreement(message, message.receiver, posted.call, message.sender,
-                                         *message.sent));
+    throw_mismatch(message, disagreement(message, {message.receiver, posted.call, posted.place},
+                                         {message.sender, *message.sent, message.sent_at}));
   }
   if (!message.content.empty()) {
     lock.unlock();

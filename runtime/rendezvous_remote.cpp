@@ -1,6 +1,8 @@
 // The other processes of a job: the part of Rendezvous that sends what its ranks do and receives
 // what theirs do.
+#include <algorithm>
 #include <set>
+#include <utility>
 
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
@@ -56,6 +58,7 @@ std::byte* start_of(const at::Tensor& data) {
 Side side_of(const json& what, const at::Tensor& data) {
   Side side;
   side.call = call_of(what.at("call"));
+  side.place = what.at("place").get<std::string>();
   what.at("input_splits").get_to(side.input_splits);
   what.at("output_splits").get_to(side.output_splits);
   side.keep_alive = {data};
@@ -73,14 +76,17 @@ Side side_of(const json& what, const at::Tensor& data) {
 
 void Rendezvous::listen() {
   // The link's threads end in leave(), which every owner calls.
-  link_->listen({.received = [this](int process, const json& what,
-                                    const at::Tensor& data) { received(process, what, data); },
-                 .lost = [this](int process, const std::string& why) { lost(process, why); }});
+  link_->listen(
+      {.received = [this](int process, const json& what,
+                          const at::Tensor& data) { received(process, what, data); },
+       .lost = [this](int process, const ProcessLink::Loss& loss) { lost(process, loss); }});
 }
 
-void Rendezvous::leave() {
-  link_->send_to_all({{"kind", "done"}});
-  link_->close();
+bool Rendezvous::leave(std::chrono::milliseconds patience, const GroupCount& groups) {
+  link_->send_to_all({{"kind", "done"}, {"groups", {groups.number, groups.place}}});
+  link_->close(patience);
+  const Lock lock(mutex_);
+  return std::ranges::count(processes_done_, true) == link_->processes() - 1;
 }
 
 void Rendezvous::announce_side(const Group& group, int member, std::uint64_t sequence,
@@ -92,19 +98,31 @@ void Rendezvous::announce_side(const Group& group, int member, std::uint64_t seq
   if (processes.empty()) return;
   const json what = {{"kind", "side"},
                      {"group", to_json(*group.info)},
+                     {"place", side.place},
                      {"member", member},
                      {"sequence", sequence},
                      {"call", to_json(side.call)},
                      {"input_splits", side.input_splits},
                      {"output_splits", side.output_splits},
                      {"inputs", places_of(side.buffers.inputs)}};
+  count_sent(processes);
   link_->send(processes, what, bytes_of(side.buffers.inputs, side.call.dtype));
 }
 
-void Rendezvous::announce_message(const Group& group, const Message& message) {
-  link_->send({process_of(message.receiver)},
+/// Before it is sent: a message is under way as long as the numbers of its two ends differ.
+void Rendezvous::count_sent(const std::set<int>& processes) {
+  const Lock lock(mutex_);
+  for (const int process : processes) ++sent_to_[static_cast<std::size_t>(process)];
+}
+
+void Rendezvous::announce_message(const Group& group, const Message& message,
+                                  const std::string& place) {
+  const int receiver = process_of(message.receiver);
+  count_sent({receiver});
+  link_->send({receiver},
               {{"kind", "message"},
                {"group", to_json(*group.info)},
+               {"place", place},
                {"sender", message.sender},
                {"receiver", message.receiver},
                {"sequence", message.sequence},
@@ -122,60 +140,96 @@ namespace {
 /// Of a process that answers: long enough for a busy host, short next to the patience of a user.
 constexpr std::chrono::milliseconds kAnswerPatience{1000};
 
-std::string answer_name(int asker, std::uint64_t question, int process) {
-  return "doing/" + std::to_string(asker) + "/" + std::to_string(question) + "/" +
-         std::to_string(process);
-}
-
 }  // namespace
 
-Rendezvous::Doings Rendezvous::doings_of_others(std::uint64_t question) try {
-  const int here = link_->process();
-  link_->send_to_all({{"kind", "question"}, {"asker", here}, {"question", question}});
-  Doings doings;
-  const auto until = Clock::now() + kAnswerPatience;
-  for (int process = 0; process < link_->processes(); ++process) {
-    if (process == here) continue;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
-    const auto text = link_->take_text(answer_name(here, question, process), left);
-    if (!text) continue;
-    for (const json& one : json::parse(*text))
-      doings[one.at(0).get<int>()] = {one.at(1).get<std::string>(), one.at(2).get<std::string>(),
-                                      one.at(3).get<HostThreads::State>(),
-                                      std::chrono::milliseconds(one.at(4).get<std::int64_t>())};
-  }
-  return doings;
-} catch (const std::exception&) {  // the store has gone, with process 0
-  return {};
+Rendezvous::Picture Rendezvous::picture_here() const {
+  Picture picture;
+  picture.doings = doings_here();
+  picture.sent = sent_to_;
+  picture.received = received_from_;
+  return picture;
 }
 
-void Rendezvous::answer_question(const json& what) {
-  json answer = json::array();
+std::map<int, Rendezvous::Picture> Rendezvous::pictures_of_others(Lock& lock, bool with_places) {
+  const std::uint64_t question = questions_++;
+  answers_.clear();
+  lock.unlock();
+  link_->send_to_all({{"kind", "question"}, {"question", question}, {"places", with_places}});
+  lock.lock();
+  const auto all_came = [&] {
+    for (int process = 0; process < link_->processes(); ++process) {
+      if (process != link_->process() && !processes_done_[static_cast<std::size_t>(process)] &&
+          !answers_.contains(process))
+        return false;
+    }
+    return true;
+  };
+  answered_.wait_for(lock, kAnswerPatience, all_came);
+  return std::exchange(answers_, {});
+}
+
+void Rendezvous::answer_question(int process, const json& what) {
+  std::string place;
+  if (program_ && what.at("places").get<bool>()) place = program_->place();
+  json doings = json::array();
+  Picture here;
   {
     const Lock lock(mutex_);
-    for (const auto& [rank, doing] : doings_here())
-      answer.push_back({rank, doing.whereabouts, doing.waits_in, doing.state, doing.since.count()});
+    here = picture_here();
   }
-  link_->leave_text(answer_name(what.at("asker").get<int>(),
-                                what.at("question").get<std::uint64_t>(), link_->process()),
-                    answer.dump());
+  for (const auto& [rank, doing] : here.doings) {
+    const bool runs = doing.waits_in.empty();
+    doings.push_back({rank, doing.whereabouts + (runs ? place : ""), doing.waits_in, doing.state,
+                      doing.since.count(), doing.only_waits});
+  }
+  link_->post(process, {{"kind", "answer"},
+                        {"question", what.at("question")},
+                        {"doings", doings},
+                        {"sent", here.sent},
+                        {"received", here.received}});
+}
+
+void Rendezvous::received_answer(int process, const json& what) {
+  const Lock lock(mutex_);
+  if (what.at("question").get<std::uint64_t>() + 1 != questions_) return;  // it came late
+  Picture& picture = answers_[process];
+  for (const json& one : what.at("doings"))
+    picture.doings[one.at(0).get<int>()] = {
+        one.at(1).get<std::string>(), one.at(2).get<std::string>(),
+        one.at(3).get<HostThreads::State>(),
+        std::chrono::milliseconds(one.at(4).get<std::int64_t>()), one.at(5).get<bool>()};
+  what.at("sent").get_to(picture.sent);
+  what.at("received").get_to(picture.received);
+  answered_.notify_all();
 }
 
 void Rendezvous::received(int process, const json& what, const at::Tensor& data) {
   const c10::AutoGradMode without_gradients(false);
   const auto kind = what.at("kind").get<std::string>();
-  if (kind == "side") return received_side(what, data);
-  if (kind == "message") return received_message(what, data);
-  if (kind == "question") return answer_question(what);
-  {
+  if (kind == "question") return answer_question(process, what);
+  if (kind == "answer") return received_answer(process, what);
+  if (kind == "side" || kind == "message") {
+    kind == "side" ? received_side(what, data) : received_message(what, data);
     const Lock lock(mutex_);
-    processes_done_[static_cast<std::size_t>(process)] = true;
+    ++received_from_[static_cast<std::size_t>(process)];
+    return;
   }
-  if (kind == "done") return;
+  if (kind == "section") return received_section(what);
+  if (kind == "done") return received_done(process, what);
   const auto text = what.at("text").get<std::string>();
   const auto code = what.at("code").get<ExitCode>();
   // Both sides of a mismatch find it: the one that came last, on its thread of the link.
-  fail_remote(what.at("rank").get<int>(), std::make_exception_ptr(Error(code, text)), text, code);
+  fail_remote(what.at("rank").get<int>(), std::make_exception_ptr(Error(code, text)), text, code,
+              {});
+}
+
+void Rendezvous::received_done(int process, const json& what) {
+  const Lock lock(mutex_);
+  processes_done_[static_cast<std::size_t>(process)] = true;
+  const json& groups = what.at("groups");
+  groups_of_others_[process] = {groups.at(0).get<std::int64_t>(), groups.at(1).get<std::string>()};
+  answered_.notify_all();
+  threads_.make_all_ready();  // who waits for one of its ranks looks around
 }
 
 void Rendezvous::received_side(const json& what, const at::Tensor& data) {
@@ -200,6 +254,7 @@ void Rendezvous::received_message(const json& what, const at::Tensor& data) {
       Rendezvous::message(group, what.at("sender").get<int>(), what.at("receiver").get<int>(),
                           what.at("sequence").get<std::uint64_t>());
   message->sent = call_of(what.at("call"));
+  message->sent_at = what.at("place").get<std::string>();
   message->content.assign(start_of(data), start_of(data) + data.numel());
   if (!message->posted) return;
   try {
@@ -209,30 +264,42 @@ void Rendezvous::received_message(const json& what, const at::Tensor& data) {
   }
 }
 
-void Rendezvous::lost(int process, const std::string& why) {
+void Rendezvous::lost(int process, const ProcessLink::Loss& loss) {
+  const auto ranks_of_each = static_cast<int>(running_.size());
+  const int first = world_[static_cast<std::size_t>(process) * running_.size()];
   {
     const Lock lock(mutex_);
     if (processes_done_[static_cast<std::size_t>(process)]) return;
+    lost_[process] = loss.why;
+    answered_.notify_all();
+    if (program_ && !loss.is_silent) {  // those who wait for it throw
+      processes_done_[static_cast<std::size_t>(process)] = true;
+      return threads_.make_all_ready();
+    }
   }
-  const auto ranks_of_each = static_cast<int>(running_.size());
-  const int first = process * ranks_of_each;
   const std::string ranks = ranks_of_each == 1
                                 ? c10::str("rank ", first)
                                 : c10::str("ranks ", first, " to ", first + ranks_of_each - 1);
-  const std::string text = c10::str(
-      "process ", process, " (", ranks, ") ended without a word: ", why,
-      "\n  what to do: look at its output and at the kernel's log of its host: it was killed, ran "
-      "out of memory, or its host or network went down");
-  fail_remote(first, std::make_exception_ptr(Error(ExitCode::kInternal, text)), text,
-              ExitCode::kInternal);
+  const std::string text =
+      loss.is_silent
+          ? c10::str("process ", process, " (", ranks, ") does not answer: ", loss.why,
+                     "\n  what to do: look at that process, its host and the network between the "
+                     "hosts; a longer --timeout is more patient")
+          : c10::str("process ", process, " (", ranks, ") ended without a word: ", loss.why,
+                     "\n  what to do: look at its output and at the kernel's log of its host: it "
+                     "was killed, ran out of memory, or its host or network went down");
+  fail_remote(first, std::make_exception_ptr(Error(ExitCode::kHang, text)), text, ExitCode::kHang,
+              loss.is_silent ? std::chrono::milliseconds{} : timeout_);
 }
 
 void Rendezvous::fail_remote(int rank, std::exception_ptr cause, const std::string& text,
-                             ExitCode code) {
+                             ExitCode code, std::chrono::milliseconds grace) {
   const Lock lock(mutex_);
+  processes_done_[static_cast<std::size_t>(process_of(rank))] = true;
   remote_failures_.emplace(rank, std::move(cause));
   cancelled_ = true;
-  world_is_over(text, code);
+  is_announced_ = true;
+  world_is_over(text, code, -1, grace);
   threads_.make_all_ready();
 }
 

@@ -22,8 +22,18 @@ std::string seconds(HostThreads::Clock::duration elapsed) {
 /// "runs outside any communication since 0.51 s; last: all-gather of 64 float32, #3 of tp [6, 7]
 /// (complete), step 2"
 std::string Rendezvous::whereabouts_of(int rank) const {
-  if (is_remote(rank))
-    return c10::str("runs in process ", process_of(rank), ", which did not answer: see its output");
+  if (is_remote(rank)) {
+    const int process = process_of(rank);
+    if (const auto lost = lost_.find(process); lost != lost_.end())
+      return c10::str("ended without a word with process ", process, ": ", lost->second);
+    return has_departed(rank)
+               ? "has ended"
+               : c10::str("runs in process ", process, ", which did not answer: see its output");
+  }
+  if (const Transfer* transfer = of(rank).waits_for)
+    return c10::str("waits in another communication since ",
+                    seconds(Clock::now() - of(rank).waits_since), ": ",
+                    of(rank).recorder.describe(*transfer));
   const auto since = seconds(HostThreads::Clock::now() - threads_.since(seat(rank)));
   const std::string scopes = of(rank).scopes.text();
   const std::string last =
@@ -32,11 +42,7 @@ std::string Rendezvous::whereabouts_of(int rank) const {
     case State::kUnstarted: return "has not started";
     case State::kReady: return "waits for a host thread since " + since + last;
     case State::kRunning: return "runs outside any communication since " + since + last;
-    case State::kBlocked:
-      if (const Transfer* transfer = of(rank).waits_for)
-        return c10::str("waits in another communication since ", since, ": ",
-                        of(rank).recorder.describe(*transfer));
-      return "waits in another communication since " + since + last;
+    case State::kBlocked: return "waits in another communication since " + since + last;
     case State::kEnded: return "has ended " + since + " ago" + last;
   }
   return last;
@@ -53,10 +59,15 @@ Rendezvous::Doings Rendezvous::doings_here() const {
   Doings doings;
   for (const int rank : running_) {
     const Transfer* transfer = of(rank).waits_for;
-    const auto since = Clock::now() - threads_.since(seat(rank));
-    doings[rank] = {
-        whereabouts_of(rank), transfer == nullptr ? "" : of(rank).recorder.describe(*transfer),
-        threads_.state(seat(rank)), std::chrono::duration_cast<std::chrono::milliseconds>(since)};
+    const State state = transfer != nullptr ? State::kBlocked : threads_.state(seat(rank));
+    const auto began = transfer != nullptr ? of(rank).waits_since : threads_.since(seat(rank));
+    const bool may_be_helped = program_ && (has_other_threads_ || !has_single_thread_);
+    const bool only_waits = transfer != nullptr && !transfer->done && !cancelled_ &&
+                            !may_be_helped && !missing_that_run(*transfer).empty();
+    doings[rank] = {whereabouts_of(rank),
+                    transfer == nullptr ? "" : of(rank).recorder.describe(*transfer), state,
+                    std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began),
+                    only_waits || state == State::kEnded};
   }
   return doings;
 }
@@ -97,7 +108,7 @@ std::string blocked_ranks(const Doings& doings, const std::vector<int>& named) {
 }  // namespace
 
 void Rendezvous::throw_hang(int rank, const Transfer& transfer, Clock::time_point began,
-                            bool none_left, const Doings& doings) {
+                            const char* hopeless, const Doings& doings) {
   const auto missing = missing_that_run(transfer);
   std::string text =
       c10::str("communication hang: rank ", rank, " waited ", seconds(Clock::now() - began), " in ",
@@ -113,12 +124,12 @@ void Rendezvous::throw_hang(int rank, const Transfer& transfer, Clock::time_poin
   std::vector<int> named = missing;
   named.push_back(rank);
   text += blocked_ranks(doings, named);
-  if (none_left) text += "  every rank waits or has ended: no one could still arrive\n";
+  text += hopeless;
   text +=
       "  what to do: compare what the missing ranks do with the ranks that arrived; every member "
       "of a group must make the same "
       "communications in the same order";
-  if (!none_left) text += ", or give slow ranks a longer timeout";
+  if (*hopeless == '\0') text += ", or give slow ranks a longer timeout";
   world_is_over(text, ExitCode::kHang);  // whoever is to tell of it may wait for a lock of Python's
   cancelled_ = true;  // others that wait as long must not report this hang without this rank
   throw Error(ExitCode::kHang, text);
@@ -126,7 +137,7 @@ void Rendezvous::throw_hang(int rank, const Transfer& transfer, Clock::time_poin
 
 std::optional<Rendezvous::Overdue> Rendezvous::overdue() const {
   const Lock lock(mutex_);
-  if (!verdict_ || Clock::now() < verdict_->overdue_from) return std::nullopt;
+  if (!verdict_ || is_told_ || Clock::now() < verdict_->overdue_from) return std::nullopt;
   Overdue result{verdict_->cause, verdict_->code, whereabouts_of_all()};
   if (result.ranks.empty()) return std::nullopt;
   return result;
@@ -171,7 +182,7 @@ void Rendezvous::check_complete() const {
   const auto note = [&](const Transfer& transfer, const CommCall& call, const std::vector<int>& did,
                         std::vector<int> did_not) {
     std::erase_if(did_not, [this](int rank) { return seat(rank) < 0; });
-    if (transfer.done || did_not.empty()) return;
+    if (transfer.done || did_not.empty() || is_of_failed_section(transfer)) return;
     text += c10::str("  ", describe(call), ", #", transfer.sequence, " of ", transfer.group->label,
                      ": rank ", c10::Join(", ", did), " did it, rank ", c10::Join(", ", did_not),
                      " did not\n");
@@ -206,18 +217,35 @@ void Rendezvous::check_complete() const {
           "the group and the same communications, and every send needs its receive");
 }
 
-std::string Rendezvous::disagreement(const Transfer& transfer, int rank, const CommCall& expected,
-                                     int other, const CommCall& got) const {
+void Rendezvous::check_group_counts(int rank, const GroupCount& mine) const {
+  const Lock lock(mutex_);
+  for (const auto& [process, theirs] : groups_of_others_) {
+    if (theirs.number == mine.number || theirs.number == 0) continue;
+    const int other = world_[static_cast<std::size_t>(process)];
+    const auto side = [](int who, const GroupCount& count) {
+      return c10::str("rank ", who, " made ", count.number, " groups, the last at ", count.place);
+    };
+    throw Error(
+        ExitCode::kHang,
+        c10::str("communication mismatch: ", rank < other ? side(rank, mine) : side(other, theirs),
+                 "; ", rank < other ? side(other, theirs) : side(rank, mine),
+                 ": every rank of the world must make every group (init_process_group, "
+                 "new_group), members or not, in the same order"));
+  }
+}
+
+std::string Rendezvous::disagreement(const Transfer& transfer, const Belief& expected,
+                                     const Belief& got) const {
   constexpr std::size_t kShown = 3;
-  const auto line = [&](int who, const CommCall& call) {
-    return c10::str("  rank ", who, ": ", describe(call), "; before it:\n",
-                    is_remote(who)
-                        ? c10::str("    unknown here: it runs in process ", process_of(who), "\n")
-                        : of(who).recorder.recent_before(transfer, kShown, "    "));
+  const auto line = [&](const Belief& who) {
+    const std::string text = c10::str("  rank ", who.rank, ": ", describe(who.call), who.place);
+    if (is_remote(who.rank)) return text + "\n";
+    return c10::str(text, "; before it:\n",
+                    of(who.rank).recorder.recent_before(transfer, kShown, "    "));
   };
   return c10::str("communication mismatch: #", transfer.sequence, " of ", transfer.group->label,
-                  ": expected ", describe(expected), " (rank ", rank, "), got ", describe(got),
-                  " (rank ", other, ")\n", line(rank, expected), line(other, got),
+                  ": expected ", describe(expected.call), " (rank ", expected.rank, "), got ",
+                  describe(got.call), " (rank ", got.rank, ")\n", line(expected), line(got),
                   "  what to do: every member of a group must make the same communications, with "
                   "the same sizes and types, in "
                   "the same order");

@@ -10,31 +10,18 @@
 #include "runtime/crash.h"
 #include "runtime/device_plugin.h"
 #include "runtime/dump_once.h"
-#include "runtime/flight_files.h"
-#include "runtime/flight_trace.h"
 #include "runtime/hang_watch.h"
-#include "runtime/relay_group.h"
-#include "runtime/relay_records.h"
+#include "runtime/rank_process.h"
 #include "runtime/rendezvous.h"
 #include "runtime/world.h"
 
 /// What makes this room usable from Python: torch.classes.trellis.RankWorld for ranks that are
-/// threads, torch.ops.trellis.relay_group for ranks that are processes. Both answer with a
+/// threads, torch.classes.trellis.RankProcess for one that is a process. Both answer with a
 /// ProcessGroup; Python unboxes it and takes its backend.
 namespace trellis::runtime {
 namespace {
 
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
-
-/// The files of ranks that failed: PREFIX + rank, and a trace next to them. Returns what a user is
-/// to read about them.
-std::string write_records(const std::filesystem::path& prefix, const std::vector<FlightDump>& dumps,
-                          std::int64_t origin_ns, std::uint32_t part) {
-  const std::string files = write_flight_files(prefix, dumps);
-  return files + "\n" +
-         append_flight_trace(prefix.parent_path() / "trace_of_the_end.pftrace", dumps, origin_ns,
-                             part);
-}
 
 /// The ranks of one process, each on a thread that the caller made. Calls other than the
 /// constructor come from the rank's own thread. All of them may run at once: a thread of Python
@@ -135,47 +122,6 @@ class RankWorld final : public torch::CustomClassHolder {
   std::unique_ptr<HangWatch> watch_;  ///< last: it uses the others
 };
 
-/// This process as a rank of a program whose ranks are processes: see RelayRecords. Made on the
-/// rank's own thread.
-class RankProcess final : public torch::CustomClassHolder {
- public:
-  explicit RankProcess(std::int64_t rank)
-      : records_(std::make_shared<RelayRecords>(static_cast<int>(rank))) {}
-  [[nodiscard]] const std::shared_ptr<RelayRecords>& records() const { return records_; }
-  [[nodiscard]] std::string question() const { return records_->question(); }
-  void answer(const std::string& text) { records_->answer(text); }
-  /// From now on a signal that ends the process leaves this rank's files. Call it once.
-  void watch(const std::string& prefix, std::int64_t origin_ns) {
-    watch_.emplace([this, prefix, origin_ns] { return write(prefix, origin_ns); });
-  }
-  [[nodiscard]] std::string whereabouts() const { return records_->whereabouts(); }
-  [[nodiscard]] std::string write(const std::string& prefix, std::int64_t origin_ns) const {
-    const FlightDump dump = records_->dump();
-    return write_records(prefix, {dump}, origin_ns, static_cast<std::uint32_t>(dump.rank));
-  }
-
- private:
-  std::shared_ptr<RelayRecords> records_;
-  SignalStack signal_stack_;
-  std::optional<CrashWatch> watch_;  ///< last: it uses the others
-};
-
-/// `carrier`: a group with a backend for CPU tensors over the same members. `instance`: earlier
-/// groups of this axis and these ranks.
-GroupPtr relay_group(const GroupPtr& carrier, const std::string& library, const std::string& axis,
-                     const std::vector<std::int64_t>& ranks, std::int64_t instance,
-                     const c10::intrusive_ptr<RankProcess>& process) {
-  const c10::intrusive_ptr<c10d::Backend> relay = c10::make_intrusive<RelayGroup>(
-      carrier->getBackend(c10::kCPU), RelayGroup::Options{&DevicePlugin::load(library),
-                                                          axis,
-                                                          {ranks.begin(), ranks.end()},
-                                                          static_cast<std::uint32_t>(instance),
-                                                          process->records()});
-  auto group = c10::make_intrusive<c10d::ProcessGroup>(carrier->getRank(), carrier->getSize());
-  group->setBackend(c10::kPrivateUse1, c10d::ProcessGroup::BackendType::CUSTOM, relay);
-  return group;
-}
-
 TORCH_LIBRARY_FRAGMENT(trellis, m) {
   m.class_<RankWorld>("RankWorld")
       .def(torch::init<const std::string&, std::int64_t, bool, std::int64_t, const std::string&>())
@@ -194,13 +140,13 @@ TORCH_LIBRARY_FRAGMENT(trellis, m) {
       .def("barrier", &RankWorld::barrier)
       .def("group", &RankWorld::group);
   m.class_<RankProcess>("RankProcess")
-      .def(torch::init<std::int64_t>())
-      .def("question", &RankProcess::question)
-      .def("answer", &RankProcess::answer)
-      .def("watch", &RankProcess::watch)
-      .def("whereabouts", &RankProcess::whereabouts)
-      .def("write", &RankProcess::write);
-  m.def("relay_group", &relay_group);
+      .def(torch::init<const std::string&, const GroupPtr&, const std::vector<std::int64_t>&,
+                       std::int64_t, std::int64_t, std::int64_t, const std::string&>())
+      .def("group", &RankProcess::group)
+      .def("fail", &RankProcess::fail)
+      .def("leave", &RankProcess::leave)
+      .def("is_asked", &RankProcess::is_asked)
+      .def("answer", &RankProcess::answer);
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ struct Side {
   MemberBuffers buffers;                    ///< empty in shape-only mode
   std::vector<std::int64_t> input_splits;   ///< all-to-all: elements to each member
   std::vector<std::int64_t> output_splits;  ///< all-to-all: elements from each member
+  std::string place;                        ///< where it was called, as describe(CallPlace)
   std::vector<at::Tensor> keep_alive;
   /// {strided tensor, its contiguous copy}: written back when the bytes have arrived. Both on the
   /// CPU.
@@ -109,6 +110,7 @@ struct Message final : Transfer {
   int sender = 0;  ///< global ranks
   int receiver = 0;
   std::optional<CommCall> sent;
+  std::string sent_at;         ///< as Side::place
   std::optional<Side> posted;  ///< by the receiver
   std::vector<std::byte> content;
 };

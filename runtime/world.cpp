@@ -161,7 +161,8 @@ std::exception_ptr current_exception_of(int rank) {
   const auto named = [&](const Error& error) {
     const std::string_view text = error.what();
     return error.code() == ExitCode::kHang ||
-           text.find(c10::str("rank ", rank)) != std::string_view::npos;
+           text.find(c10::str("rank ", rank)) != std::string_view::npos ||
+           text.find("raised by rank ") != std::string_view::npos;
   };
   const auto with_rank = [&](const Error& error) { return error.what() + ("\n  " + where); };
   try {
@@ -255,9 +256,12 @@ const std::vector<int>& RankContext::process_ranks() const { return rendezvous_.
 
 std::string RankContext::take_text(const std::string& name) {
   std::optional<std::string> text = options_.link->take_text(name);
+  if (!text) rendezvous_.check_section(rank_);
   if (!text) throw Cancelled();
   return std::move(*text);
 }
+
+void RankContext::together(const std::function<void()>& body) { rendezvous_.together(rank_, body); }
 
 void RankContext::begin_step(std::int64_t step) { rendezvous_.begin_step(rank_, step); }
 
@@ -297,8 +301,10 @@ std::shared_ptr<Rendezvous> make_rendezvous(const WorldOptions& options,
                                             const std::vector<int>& ranks) {
   if (options.link == nullptr)
     return std::make_shared<Rendezvous>(ranks, permits(options), options.timeout);
-  auto rendezvous =
-      std::make_shared<Rendezvous>(ranks, permits(options), options.timeout, *options.link);
+  std::vector<int> everyone(static_cast<std::size_t>(options.world_size));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  auto rendezvous = std::make_shared<Rendezvous>(ranks, permits(options), options.timeout,
+                                                 *options.link, std::move(everyone));
   rendezvous->listen();
   return rendezvous;
 }

@@ -81,6 +81,10 @@ class RankContext {
   /// A text that another process left under `name` (ProcessLink::leave_text); waits for it. Throws
   /// when the run fails meanwhile. REQUIRES: a link.
   [[nodiscard]] std::string take_text(const std::string& name);
+  /// A call that all ranks of the world make, in the same order, and leave together: when one
+  /// throws in it, or has thrown, all do, with its text and rank. Its barriers and texts are waited
+  /// for no longer; communications of groups have no place in it.
+  void together(const std::function<void()>& body);
   /// Training step `step` begins: named in the texts about hangs and mismatches.
   void begin_step(std::int64_t step);
   /// True once another rank failed or the run was interrupted: leave at the next step border. The

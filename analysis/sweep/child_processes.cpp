@@ -13,6 +13,8 @@
 #include <fstream>
 #include <sstream>
 #include <string_view>
+#include <system_error>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -28,7 +30,11 @@ volatile std::sig_atomic_t stop = 0;
 void handle_signals(void (*handler)(int)) {
   struct sigaction action{};
   action.sa_handler = handler;
-  for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction now{};
+    sigaction(signal, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+  }
 }
 
 std::string read_text(const std::filesystem::path& file) {
@@ -45,9 +51,33 @@ int wait_status(pid_t child) {
   return status;
 }
 
+constexpr const char* kLock = "trellis_sweep.lock";
+
+/// Folders of sweeps that were killed: their locks are there, and no one has them.
+void remove_left_folders(const std::filesystem::path& place) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const std::string begin = place.filename().string() + ".";
+  std::vector<fs::path> left;
+  for (const fs::directory_entry& entry : fs::directory_iterator(place.parent_path(), error)) {
+    const bool is_ours = entry.path().filename().string().starts_with(begin) &&
+                         entry.symlink_status(error).type() == fs::file_type::directory &&
+                         fs::exists(entry.path() / kLock, error);
+    if (is_ours) left.push_back(entry.path());
+  }
+  for (const fs::path& folder : left) {
+    try {
+      if (const auto lock = FileLock::try_lock(folder / kLock)) fs::remove_all(folder, error);
+    } catch (const std::system_error&) {
+      // Another user's.
+    }
+  }
+}
+
 /// A new folder `place`.XXXXXX: one with a known name may be the user's, and this one is removed at
 /// the end.
 std::filesystem::path new_folder(const std::filesystem::path& place) {
+  remove_left_folders(place);
   std::string name = place.string() + ".XXXXXX";
   if (::mkdtemp(name.data()) == nullptr)
     throw ConfigError(place.string() +
@@ -57,7 +87,8 @@ std::filesystem::path new_folder(const std::filesystem::path& place) {
 
 }  // namespace
 
-ChildProcesses::ChildProcesses(const std::filesystem::path& place) : folder_(new_folder(place)) {
+ChildProcesses::ChildProcesses(const std::filesystem::path& place)
+    : folder_(new_folder(place)), lock_(FileLock::try_lock(folder_ / kLock)) {
   handle_signals([](int) { stop = 1; });
 }
 

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/file_lock.h"
+
 namespace trellis::analysis {
 
 /// A step to simulate.
@@ -34,8 +36,8 @@ class ChildProcesses {
     [[nodiscard]] std::string error() const;
   };
 
-  /// For what children say, a new folder is made, `place` with a random suffix, and
-  /// removed at the end. Throws ConfigError.
+  /// For what children say, a new folder is made, `place` with a random suffix, and removed at the
+  /// end; those of programs that were killed are removed now. Throws ConfigError.
   explicit ChildProcesses(const std::filesystem::path& place);
   ~ChildProcesses();  ///< kills those that still run
   ChildProcesses(const ChildProcesses&) = delete;
@@ -63,6 +65,7 @@ class ChildProcesses {
   void end(Process& process);
 
   std::filesystem::path folder_;
+  std::optional<FileLock> lock_;  ///< in the folder: this program lives
   std::list<Process> processes_;
   std::size_t running_ = 0;
 };

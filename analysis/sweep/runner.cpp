@@ -1,7 +1,5 @@
 #include "analysis/sweep/runner.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -241,8 +239,7 @@ SweepResult run_sweep(const SweepRequest& request, const RunOptions& options) {
   if (journal)
     apply_all(journal->results(), (*options.out / "journal.jsonl").string(), result.rows);
   const fs::path scratch =
-      options.out ? *options.out / "running"
-                  : fs::temp_directory_path() / fmt::format("trellis_sweep_{}", ::getpid());
+      options.out ? *options.out / "running" : fs::temp_directory_path() / "trellis_sweep";
   std::optional<Estimator> estimator;
   if (request.fast) estimator.emplace(result.space, result.rows);
   Queue queue(result.rows, result.top);

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -157,6 +158,39 @@ TEST_F(AtomicFileTest, WhatAKilledWriterLeftIsOverwritten) {
   write_file_atomically(directory_ / "a.txt", "new");
   EXPECT_EQ(content(directory_ / "a.txt"), "new");
   EXPECT_FALSE(fs::exists(directory_ / "a.txt.partial"));
+}
+
+TEST_F(AtomicFileTest, ASignalThatEndsTheProcessLeavesNoPartialFile) {
+  write_file_atomically(directory_ / "b.txt", "of before");
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const RemovesPartialFiles on_signals;
+      AtomicFile first(directory_ / "a.txt"), second(directory_ / "b.txt");
+      write_file_atomically(directory_ / "c.txt", "complete");
+      first.stream() << "begun" << std::flush;
+      ::raise(signal);
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == signal) << status;
+    EXPECT_FALSE(fs::exists(directory_ / "a.txt.partial"));
+    EXPECT_FALSE(fs::exists(directory_ / "b.txt.partial"));
+    EXPECT_EQ(content(directory_ / "b.txt"), "of before");
+    EXPECT_EQ(content(directory_ / "c.txt"), "complete");
+  }
+}
+
+TEST_F(AtomicFileTest, AnIgnoredSignalStaysIgnored) {
+  const auto before = std::signal(SIGHUP, SIG_IGN);
+  {
+    const RemovesPartialFiles on_signals;
+    AtomicFile file(directory_ / "a.txt");
+    ::raise(SIGHUP);
+    file.commit();
+  }
+  EXPECT_EQ(std::signal(SIGHUP, before), SIG_IGN);
 }
 
 }  // namespace

@@ -132,6 +132,12 @@ TEST_F(CacheFileTest, WhatIsNoRegularFileIsAMiss) {
   expect_miss("a link to itself");
 }
 
+TEST_F(CacheFileTest, APipeInItsPlaceIsReplaced) {
+  ASSERT_EQ(::mkfifo(file_.c_str(), 0600), 0);
+  write_cache_file(file_, kSchema, kKey, "made again");
+  EXPECT_EQ(read_cache_file(file_, kSchema, kKey), "made again");
+}
+
 TEST_F(CacheFileTest, AFileTooLargeIsNotRead) {
   write_cache_file(file_, kSchema, kKey, "payload");
   fs::resize_file(file_, std::uintmax_t{1} << 40);

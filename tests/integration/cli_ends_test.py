@@ -14,7 +14,7 @@ from cli_case import QUICKSTART, SOURCE, TRELLIS, Case
 
 class Ends(Case):
     def test_interrupt_ends_cleanly_with_valid_files(self):
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             run = self.dir / number.name
             process = subprocess.Popen(
                 [

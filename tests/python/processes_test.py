@@ -16,12 +16,15 @@ import unittest
 from datetime import timedelta
 from pathlib import Path
 
+import hang_kinds
+import process_programs
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
 from torch.nn.parallel import DistributedDataParallel
 
 SIZE = 2
+PROGRAMS = 30  # process_programs.py 1000: the whole set
 
 
 def spawn(body, *arguments):
@@ -57,7 +60,7 @@ def data():
     return (torch.randn(SIZE * 2, n, generator=generator, dtype=torch.float64) for n in (8, 2))
 
 
-def join(rank, port):
+def join(rank, port, timeout=None):
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
@@ -68,7 +71,67 @@ def join(rank, port):
     )
     import trellis_neuron  # noqa: F401
 
-    dist.init_process_group("neuron")
+    dist.init_process_group("neuron", timeout=timeout)
+
+
+def wrong_process(rank, ports, folder, kinds):
+    """One kind after the other, each in its own world."""
+    join(rank, ports.pop(), timedelta(seconds=60))  # processes that start late are not lost
+    dist.destroy_process_group()
+    for kind, port in zip(kinds, ports):
+        join(rank, port, timedelta(seconds=hang_kinds.TIMEOUT_S))
+        dist.barrier()
+        began, said = time.monotonic(), "nothing"
+        try:
+            kind(rank)
+            dist.destroy_process_group()
+        except RuntimeError as error:
+            said = str(error)
+        took = time.monotonic() - began
+        Path(folder, f"{kind.__name__}.{rank}").write_text(json.dumps([took, said]))
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def leaving_process(rank, port, folder):
+    """Ends without a word on rank 1."""
+    join(rank, port, timedelta(seconds=60))
+    group = dist.new_group(timeout=timedelta(seconds=hang_kinds.TIMEOUT_S))
+    if rank == 1:
+        os._exit(0)
+    began, said = time.monotonic(), "nothing"
+    try:
+        dist.all_reduce(torch.ones(4, device="neuron"), group=group)
+    except RuntimeError as error:
+        said = str(error)
+    Path(folder, "said").write_text(json.dumps([time.monotonic() - began, said]))
+    os._exit(0)
+
+
+def other_thread_process(rank, port):
+    """Threads of a program may communicate; each waits for itself."""
+    import threading
+
+    join(rank, port, timedelta(seconds=30))
+    group = dist.new_group([0, 1])
+    x, y = (torch.full((4,), float(rank + 1), device="neuron") for _ in range(2))
+
+    def reduce_twice():
+        for _ in range(2):
+            dist.all_reduce(y, group=group)
+
+    thread = threading.Thread(target=reduce_twice)
+    if rank == 0:
+        thread.start()
+        dist.all_reduce(x)
+    else:
+        reduce_twice()
+        time.sleep(0.5)
+        dist.all_reduce(x)
+    if rank == 0:
+        thread.join()
+    assert x.tolist() == [3.0] * 4 and y.tolist() == [6.0] * 4, (x, y)
+    dist.destroy_process_group()
 
 
 def stays_away(folder):
@@ -258,9 +321,11 @@ class Processes(unittest.TestCase):
             spawn(hanging_process, free_port(), folder)
             self.assertLess(time.monotonic() - began, 60)
             text = Path(folder, "error").read_text()
-            self.assertRegex(text, r"communication failure: rank 0 waited \d+\.\d s in all-reduce")
+            self.assertRegex(text, r"communication hang: rank 0 waited \d+\.\d\d s in all-reduce")
             self.assertRegex(text, r"processes_test.py:\d+ \(hanging_process\)")
-            self.assertRegex(text, r"rank 1 runs outside any communication .* in stays_away")
+            self.assertRegex(
+                text, r"missing: rank 1, which runs outside any communication .* in stays_away"
+            )
             analyzer = "torch.distributed.flight_recorder.fr_trace"
             done = subprocess.run(
                 [sys.executable, "-m", analyzer, folder], capture_output=True, text=True
@@ -281,6 +346,46 @@ class Processes(unittest.TestCase):
             names = [entry["frames"][0]["name"] for entry in dump["entries"]]
             self.assertEqual(names, ["crashing_process"])
             self.assertEqual(dump["entries"][0]["state"], "completed")
+
+    def said(self, kinds):
+        with tempfile.TemporaryDirectory() as folder:
+            ports = [free_port() for _ in range(len(kinds) + 1)]
+            spawn(wrong_process, ports, folder, kinds)
+            return {
+                kind.__name__: [
+                    json.loads(Path(folder, f"{kind.__name__}.{rank}").read_text())
+                    for rank in range(SIZE)
+                ]
+                for kind in kinds
+            }
+
+    def test_what_ranks_do_wrong_together_is_named_before_bytes_move(self):
+        said = self.said([*hang_kinds.AT_ONCE, *hang_kinds.LATE])
+        for kind, by_rank in said.items():
+            with self.subTest(kind=kind):
+                errors = [(took, text) for took, text in by_rank if text != "nothing"]
+                self.assertTrue(errors, "no rank found it")
+                limit = hang_kinds.TIMEOUT_S + (2 if kind == "busy_loop" else -0.5)
+                took, text = min(errors)
+                self.assertLess(took, limit, text)
+                self.assertRegex(text, "communication (mismatch|hang)")
+                for words in ("rank 0", "rank 1", "hang_kinds.py:"):
+                    self.assertIn(words, text)
+                self.assertNotIn("typing_extensions", text)
+                self.assertNotRegex(text, r"[ (][a-z_]*c10d_logger\.py")
+
+    def test_a_rank_that_ends_early_is_named_at_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            spawn(leaving_process, free_port(), folder)
+            took, text = json.loads(Path(folder, "said").read_text())
+        self.assertLess(took, hang_kinds.TIMEOUT_S - 0.5)
+        self.assertRegex(text, "missing: rank 1, which ended without a word with process 1")
+
+    def test_threads_of_a_process_communicate(self):
+        spawn(other_thread_process, free_port())
+
+    def test_random_programs_have_the_oracles_numbers_and_no_false_alarm(self):
+        spawn(process_programs.process, SIZE, free_port(), 1, PROGRAMS)
 
     def test_what_goes_wrong_on_one_is_raised_on_all(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -2,6 +2,9 @@
 #include "runtime/channel.h"
 
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <future>
@@ -170,10 +173,34 @@ TEST(LocalMeeting, AProcessThatDoesNotComeIsNamed) {
   try {
     (void)meeting.meet(0, {{5, "trellis/none"}}, 50ms);
     FAIL() << "it waited for no one";
-  } catch (const ConfigError& error) {
+  } catch (const Error& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("process 5"));
   }
-  EXPECT_THROW((void)meeting.meet(7, {{5, "trellis/none"}}, 50ms), ConfigError);
+  EXPECT_THROW((void)meeting.meet(7, {{5, "trellis/none"}}, 50ms), Error);
+}
+
+TEST(LocalMeeting, OneThatOnlyConnectsHoldsNoOneUp) {
+  LocalMeeting at_a(2), at_b(2);
+  const int silent = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un place{};
+  place.sun_family = AF_UNIX;
+  std::memcpy(place.sun_path + 1, at_a.address().data(), at_a.address().size());
+  const auto size = offsetof(sockaddr_un, sun_path) + 1 + at_a.address().size();
+  ASSERT_EQ(::connect(silent, reinterpret_cast<sockaddr*>(&place), static_cast<socklen_t>(size)),
+            0);
+  auto b = std::async([&] { return at_b.meet(1, {{0, at_a.address()}}, 10s); });
+  EXPECT_EQ(at_a.meet(0, {{1, at_b.address()}}, 10s).size(), 1U);
+  (void)b.get();
+  ::close(silent);
+}
+
+TEST_P(Channels, StoppingEndsAReceiveThatWaits) {
+  Ends ends = GetParam()();
+  auto waits = std::async(std::launch::async, [&] { (void)ends.a->receive(); });
+  EXPECT_EQ(waits.wait_for(50ms), std::future_status::timeout);
+  ends.a->stop();
+  EXPECT_ANY_THROW(waits.get());
+  EXPECT_ANY_THROW((void)ends.a->receive());
 }
 
 }  // namespace

@@ -27,7 +27,11 @@ class Collectives : public ::testing::TestWithParam<std::tuple<int, at::ScalarTy
 };
 
 TEST_P(Collectives, AllReduceCombinesInMemberOrderAndRoundsEachPartialResult) {
-  for (auto op : {ReduceOp::SUM, ReduceOp::AVG, ReduceOp::PRODUCT, ReduceOp::MIN, ReduceOp::MAX}) {
+  std::vector<ReduceOp::RedOpType> ops{ReduceOp::SUM, ReduceOp::AVG, ReduceOp::PRODUCT,
+                                       ReduceOp::MIN, ReduceOp::MAX};
+  if (at::isIntegralType(input(0, {1}).scalar_type(), true))
+    ops.insert(ops.end(), {ReduceOp::BAND, ReduceOp::BOR, ReduceOp::BXOR});
+  for (const auto op : ops) {
     const at::Tensor expected = reduced(inputs({7, 11}), op);
     on_all([&](RankContext& context, const Group& group) {
       Tensors tensors{input(context.rank(), {7, 11})};

@@ -503,12 +503,12 @@ TEST(Misuse, IsExplained) {
               }),
               HasSubstr("cannot combine elements of type ComplexFloat by sum"));
   EXPECT_THAT(text_of([](const Group& group) {
-                Tensors tensors{at::ones({2}, at::kInt)};
+                Tensors tensors{at::ones({2}, at::kFloat)};
                 c10d::AllreduceOptions options;
                 options.reduceOp = c10d::ReduceOp::BXOR;
                 group->allreduce(tensors, options)->wait();
               }),
-              HasSubstr("combines by SUM, AVG, PRODUCT, MIN or MAX"));
+              HasSubstr("elements of type Float by bitwise xor: expected an integer type"));
   EXPECT_THAT(text_of([](const Group& group) {
                 std::thread([&] {
                   Tensors tensors{at::ones({2})};

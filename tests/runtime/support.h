@@ -78,6 +78,9 @@ inline at::Tensor reduced(const Tensors& members, c10d::ReduceOp::RedOpType op) 
       case c10d::ReduceOp::PRODUCT: result = result * next; break;
       case c10d::ReduceOp::MIN: result = at::minimum(result, next); break;
       case c10d::ReduceOp::MAX: result = at::maximum(result, next); break;
+      case c10d::ReduceOp::BAND: result = at::bitwise_and(result, next); break;
+      case c10d::ReduceOp::BOR: result = at::bitwise_or(result, next); break;
+      case c10d::ReduceOp::BXOR: result = at::bitwise_xor(result, next); break;
       default: result = result + next; break;
     }
     result = result.to(dtype).to(wide);

@@ -7,6 +7,7 @@
 
 #include "base/activity.h"
 #include "base/error.h"
+#include "base/partial_files.h"
 #include "trainer/app/failed_allocation.h"
 
 namespace trellis::trainer {
@@ -16,6 +17,7 @@ namespace trellis::trainer {
 template <typename Body>
 int guarded(Body body) {
   const Activity activity("starting");
+  const RemovesPartialFiles on_signals;
   try {
     return body();
   } catch (const trellis::Error& error) {

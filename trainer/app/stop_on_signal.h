@@ -4,8 +4,9 @@
 
 namespace trellis::trainer {
 
-/// While it lives, Ctrl-C and SIGTERM end the run at the next step border, with complete files; a
-/// second one ends it at once. SIGQUIT (Ctrl-\) prints what each rank does and changes nothing.
+/// While it lives, Ctrl-C, SIGTERM and SIGHUP end the run at the next step border, with complete
+/// files; a second one of them, whichever, ends it at once. One that was ignored, as nohup does,
+/// stays ignored. SIGQUIT (Ctrl-\) prints what each rank does and changes nothing.
 /// Signals of crashes let the ranks write their dumps first. One at a time in a process: signals
 /// belong to the process.
 class StopOnSignal {
@@ -19,6 +20,7 @@ class StopOnSignal {
 
  private:
   runtime::CrashHandler crashes_;
+  void (*picture_before_)(int);
 };
 
 }  // namespace trellis::trainer

@@ -1,21 +1,18 @@
 """What each rank did last, for PyTorch's analyzer of flight records, when a program fails."""
 
-import atexit
+import getpass
 import os
-import sys
+import secrets
+import sysconfig
 import tempfile
 import threading
-import time
 import traceback
 
 import torch
 
 _VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"  # PyTorch's: what the rank's number is added to
-_LIBRARIES = tuple(
-    os.path.dirname(file) + os.sep for file in (torch.__file__, __file__, threading.__file__)
-)
-_INTERVAL_S = 0.1
-_PATIENCE_S = 1.5  # for other ranks to say where they are
+_SITES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
+_LIBRARIES = tuple(os.path.dirname(file) + os.sep for file in (torch.__file__, __file__))
 
 
 def are_asked_for() -> bool:
@@ -23,67 +20,31 @@ def are_asked_for() -> bool:
 
 
 def prefix() -> str:
-    """Path of a rank's file without its number."""
-    folder = f"trellis_flight_recorder_{os.getpid()}"
+    """Path of a rank's file without its number. In a folder for all users its name is one that no
+    other can have made before."""
+    folder = f"trellis_flight_recorder_{_user()}_{secrets.token_hex(8)}"
     default = os.path.join(tempfile.gettempdir(), folder, "rank_")
     return os.path.abspath(os.environ.get(_VARIABLE) or default)
 
 
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no name in this container
+        return str(os.getuid())
+
+
+def _is_of_a_library(file: str) -> bool:
+    """Not the user's: PyTorch's, ours, and what stands between, such as decorators of
+    typing_extensions and context managers of Python's own library."""
+    is_pythons = file.startswith(_STANDARD) and not file.startswith(_SITES)
+    return is_pythons or file.startswith(_LIBRARIES) or file.endswith("/typing_extensions.py")
+
+
+_STANDARD = (os.path.dirname(threading.__file__) + os.sep, "<frozen ")
+
+
 def line(stack: traceback.StackSummary) -> str:
-    """ "train.py:12 in body: `x.sum()`": the innermost line that is neither PyTorch's nor ours."""
-    own = [line for line in stack if not line.filename.startswith(_LIBRARIES)] or stack
+    """ "train.py:12 in body: `x.sum()`": the innermost line that is the program's."""
+    own = [line for line in stack if not _is_of_a_library(line.filename)] or stack
     return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}: `{own[-1].line}`"
-
-
-class OfProcess:
-    """This process as a rank. A thread watches whether a communication failed here, or another rank
-    says that one did: then every rank writes its file and says where it is."""
-
-    def __init__(self, store, rank: int, size: int):
-        self.native = torch.classes.trellis.RankProcess(rank)
-        self._store, self._rank, self._size = store.clone(), rank, size
-        self._main = threading.get_ident()
-        mine = f"{time.time_ns()} {prefix()}"
-        begin = self._store.compare_set("trellis_records", "", mine).decode()
-        origin, self._prefix = begin.split(" ", 1)  # as the first rank has them
-        self._origin, self._written = int(origin), ""
-        self.native.watch(self._prefix, self._origin)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="records", daemon=True)
-        self._thread.start()
-        atexit.register(self._end)
-
-    def _end(self) -> None:
-        self._ended.set()
-        self._thread.join(2.0)
-
-    def _watch(self) -> None:
-        try:
-            while not self._ended.wait(_INTERVAL_S):
-                if self.native.question():
-                    self._store.set("trellis_records/over", "1")
-                    self._say_where()
-                    return self.native.answer(self._places() + self._written)
-                if not self._written and self._store.check(["trellis_records/over"]):
-                    self._say_where()
-        except RuntimeError:  # the store ends with the process that serves it
-            self.native.answer(self._written or self.native.write(self._prefix, self._origin))
-
-    def _say_where(self) -> None:
-        if self._written:
-            return
-        frame = sys._current_frames().get(self._main)
-        place = "" if frame is None else f", at {line(traceback.extract_stack(frame))}"
-        where = self.native.whereabouts() + place
-        self._store.set(f"trellis_records/{self._rank}", where)
-        self._written = self.native.write(self._prefix, self._origin)
-
-    def _places(self) -> str:
-        deadline, text = time.monotonic() + _PATIENCE_S, ""
-        for rank in range(self._size):
-            key = f"trellis_records/{rank}"
-            while not (there := self._store.check([key])) and time.monotonic() < deadline:
-                time.sleep(0.02)
-            where = self._store.get(key).decode() if there else "does not answer"
-            text += f"  rank {rank} {where}\n"
-        return text

@@ -1,5 +1,5 @@
-"""The c10d backend `neuron`: between rank threads in this process, or, with one process per rank,
-over Gloo on the same bytes."""
+"""The c10d backend `neuron`: between rank threads in this process, or between processes that are
+one rank each."""
 
 import os
 import sys
@@ -7,11 +7,9 @@ import sys
 import torch
 import torch.distributed as dist
 
-from . import _library, _records, neuron, ranks
+from . import _library, _rank_process, neuron, ranks
 
 DEFAULT_AXIS = "world"
-_relayed: dict[tuple, int] = {}  # groups made so far, by axis and ranks
-_process: list[_records.OfProcess] = []  # of the default group of now; none before the first
 
 
 def _create(options, group_options) -> dist.Backend:
@@ -24,7 +22,7 @@ def _create(options, group_options) -> dist.Backend:
             raise ValueError(f"group of ranks {members}: run_ranks() started {threads.size} ranks")
         group = threads.native.group(ranks.current_rank(), axis, members)
     else:
-        group = _relay(options, axis, members)
+        group = _of_process(options, axis, members)
     return dist.ProcessGroup.unbox(group)._get_backend(torch.device(neuron.NAME))
 
 
@@ -39,25 +37,12 @@ def _axis(group_options) -> str:
     return group_options.get("axis", DEFAULT_AXIS)
 
 
-def _relay(options, axis: str, members: list[int]):
-    """This process is one rank: Gloo carries the bytes."""
+def _of_process(options, axis: str, members: list[int]):
+    """This process is one rank."""
     _library.load(_library.COLLECTIVES)
     if not options.global_ranks_in_group:
         _own_one_core(options.group_rank, options.group_size)
-        _process[:] = [_records.OfProcess(options.store, options.group_rank, options.group_size)]
-    elif not _process:  # another backend's default group
-        store = dist.distributed_c10d._get_default_store()
-        _process[:] = [_records.OfProcess(store, dist.get_rank(), dist.get_world_size())]
-    carrier = dist.ProcessGroup(options.store, options.group_rank, options.group_size)
-    gloo = dist.ProcessGroupGloo(
-        options.store, options.group_rank, options.group_size, options.timeout
-    )
-    carrier._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
-    key = (axis, tuple(members))
-    instance = _relayed[key] = _relayed.get(key, -1) + 1
-    return torch.ops.trellis.relay_group(
-        carrier.boxed(), str(_library.find()), axis, members, instance, _process[0].native
-    )
+    return _rank_process.of(options, members).group(axis, members, options.timeout)
 
 
 def _own_one_core(rank: int, size: int) -> None:
@@ -90,6 +75,7 @@ def _rendezvous_of_threads(process_handler):
 
 
 def register() -> None:
+    _rank_process.register()
     dist.Backend.register_backend(neuron.NAME, _create, extended_api=True, devices=[neuron.NAME])
     handlers = sys.modules[
         "torch.distributed.rendezvous"

@@ -243,6 +243,70 @@ TEST(SaveCheckpoint, DictsAreOfTheirRank) {
   }
 }
 
+/// What each rank of a call throws; "": nothing.
+std::vector<std::string> thrown_by_ranks(
+    const Layout& layout, const fs::path& folder,
+    const std::function<void(Training&, NxDCheckpoints&)>& call) {
+  std::vector<std::string> thrown(static_cast<std::size_t>(layout.ranks()));
+  run(layout, folder, [&](Training& training, NxDCheckpoints& saved) {
+    saved.save_checkpoint(training.rank, {.tag = "a", .model = training.model.get()});
+    for (int again = 0; again < 2; ++again) {
+      try {
+        call(training, saved);
+      } catch (const ConfigError& error) {
+        thrown[static_cast<std::size_t>(training.rank.rank())] = error.what();
+      }
+    }
+    // Who catches it goes on, together with the others.
+    const std::string tag =
+        saved.load_checkpoint(training.rank, {.model = training.model.get()}).tag;
+    EXPECT_EQ(tag, "a");
+    training.step();
+  });
+  return thrown;
+}
+
+TEST(SaveCheckpoint, WhatOneRankThrowsAllThrow) {
+  const Layout layout{.tp = 2, .dp = 2};
+  const auto check = [&](const char* expected,
+                         const std::function<void(Training&, NxDCheckpoints&)>& call) {
+    const TemporaryDirectory folder;
+    for (const std::string& text : thrown_by_ranks(layout, folder.path(), call))
+      EXPECT_THAT(text, testing::AllOf(HasSubstr(expected), HasSubstr("raised by rank 2")));
+  };
+  check("num_workers", [](Training& training, NxDCheckpoints& saved) {
+    const int workers = training.rank.rank() == 2 ? 0 : 8;
+    saved.save_checkpoint(training.rank,
+                          {.tag = "b", .model = training.model.get(), .num_workers = workers});
+  });
+  check("model_dict", [](Training& training, NxDCheckpoints& saved) {
+    TensorDict dict;
+    saved.save_checkpoint(training.rank,
+                          {.tag = "b",
+                           .model = training.model.get(),
+                           .model_dict = training.rank.rank() == 2 ? &dict : nullptr});
+  });
+  check("no such name", [](Training& training, NxDCheckpoints& saved) {
+    TensorDict wanted = training.weights();
+    if (training.rank.rank() == 2) {
+      wanted.clear();
+      wanted["no such name"] = at::zeros({2});
+    }
+    saved.load_checkpoint(training.rank,
+                          {.model_dict = &wanted, .parallel = &training.model->parallel()});
+  });
+}
+
+TEST(SaveCheckpoint, AFolderWithoutACheckpointIsAnErrorOfAllRanks) {
+  const TemporaryDirectory folder;
+  run({.dp = 4}, folder.path(), [&](Training& training, NxDCheckpoints& saved) {
+    EXPECT_THROW(saved.load_checkpoint(training.rank, {.model = training.model.get()}),
+                 ConfigError);
+    saved.save_checkpoint(training.rank, {.tag = "a", .model = training.model.get()});
+    EXPECT_TRUE(saved.has_checkpoint(training.rank));
+  });
+}
+
 TEST(SaveCheckpoint, WhatCannotBeWrittenIsAnErrorAndTheLastOneStays) {
   const TemporaryDirectory folder;
   EXPECT_THAT(error_of([&] {

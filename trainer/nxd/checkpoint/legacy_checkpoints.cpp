@@ -229,10 +229,9 @@ TensorDict state_dict_of(const RankStateFile& file, const Checkpoint& content,
   return found->second;
 }
 
-}  // namespace
-
-void save(runtime::RankContext& rank, const ParallelState& parallel, const Checkpoint& checkpoint,
-          checkpoint::Storage& output_dir, const SaveArguments& arguments) {
+void save_alone(runtime::RankContext& rank, const ParallelState& parallel,
+                const Checkpoint& checkpoint, checkpoint::Storage& output_dir,
+                const SaveArguments& arguments) {
   const at::NoGradGuard no_grad;
   const std::string path =
       file_name(rank_name(parallel, arguments.master_dp_only), arguments.save_xser);
@@ -249,9 +248,9 @@ void save(runtime::RankContext& rank, const ParallelState& parallel, const Check
   });
 }
 
-Checkpoint load(runtime::RankContext& rank, const ParallelState& parallel,
-                const std::shared_ptr<checkpoint::Storage>& output_dir,
-                const LoadArguments& arguments) {
+Checkpoint load_alone(runtime::RankContext& rank, const ParallelState& parallel,
+                      const std::shared_ptr<checkpoint::Storage>& output_dir,
+                      const LoadArguments& arguments) {
   const at::NoGradGuard no_grad;
   NxDModel* const model = model_of(arguments);
   auto* const* optimizer = std::get_if<NxDOptimizer*>(&arguments.model_or_optimizer);
@@ -276,13 +275,30 @@ Checkpoint load(runtime::RankContext& rank, const ParallelState& parallel,
   return content;
 }
 
+}  // namespace
+
+void save(runtime::RankContext& rank, const ParallelState& parallel, const Checkpoint& checkpoint,
+          checkpoint::Storage& output_dir, const SaveArguments& arguments) {
+  rank.together([&] { save_alone(rank, parallel, checkpoint, output_dir, arguments); });
+}
+
+Checkpoint load(runtime::RankContext& rank, const ParallelState& parallel,
+                const std::shared_ptr<checkpoint::Storage>& output_dir,
+                const LoadArguments& arguments) {
+  Checkpoint content;
+  rank.together([&] { content = load_alone(rank, parallel, output_dir, arguments); });
+  return content;
+}
+
 void save_sharded_state_dict(runtime::RankContext& rank, const NxDModel& model,
                              const NeuronZero1Optimizer& optimizer, double lr,
                              checkpoint::Storage& output_dir, bool save_serially) {
   const at::NoGradGuard no_grad;
-  const FileJob job = optimizer_job(rank, model, optimizer, lr);
-  in_waves(rank, save_serially ? 1 : 0,
-           [&] { (void)checkpoint::native::write_job(output_dir, "", job); });
+  rank.together([&] {
+    const FileJob job = optimizer_job(rank, model, optimizer, lr);
+    in_waves(rank, save_serially ? 1 : 0,
+             [&] { (void)checkpoint::native::write_job(output_dir, "", job); });
+  });
 }
 
 void save_sharded_state_dict(runtime::RankContext& rank, const NxDModel& model,
@@ -296,19 +312,22 @@ void load_sharded_state_dict(runtime::RankContext& rank, const NxDModel& model,
                              NxDOptimizer& optimizer,
                              const std::shared_ptr<checkpoint::Storage>& output_dir,
                              int num_workers_per_step) {
-  const std::int64_t steps =
-      fill_from_shard(rank, model, optimizer.zero1_optimizer(), output_dir, num_workers_per_step);
-  optimizer.continue_after(steps);
+  rank.together([&] {
+    optimizer.continue_after(fill_from_shard(rank, model, optimizer.zero1_optimizer(), output_dir,
+                                             num_workers_per_step));
+  });
 }
 
 void load_sharded_state_dict(runtime::RankContext& rank, const NxDModel& model,
                              NeuronZero1Optimizer& optimizer,
                              const std::shared_ptr<checkpoint::Storage>& output_dir,
                              int num_workers_per_step) {
-  const std::int64_t steps =
-      fill_from_shard(rank, model, optimizer, output_dir, num_workers_per_step);
-  optimizer.continue_after(steps);
-  model.position()->step = steps;
+  rank.together([&] {
+    const std::int64_t steps =
+        fill_from_shard(rank, model, optimizer, output_dir, num_workers_per_step);
+    optimizer.continue_after(steps);
+    model.position()->step = steps;
+  });
 }
 
 }  // namespace trellis::trainer::legacy

@@ -204,6 +204,10 @@ checkpoint::native::SaveHead NxDCheckpoints::head(const SaveCheckpointArguments&
 
 void NxDCheckpoints::save_checkpoint(runtime::RankContext& rank,
                                      const SaveCheckpointArguments& arguments) {
+  rank.together([&] { save(rank, arguments); });
+}
+
+void NxDCheckpoints::save(runtime::RankContext& rank, const SaveCheckpointArguments& arguments) {
   const at::NoGradGuard no_grad;
   check(arguments);
   once(rank, [&] {
@@ -225,15 +229,19 @@ std::optional<KeptCheckpoint> NxDCheckpoints::newest_complete() {
 }
 
 bool NxDCheckpoints::has_checkpoint(runtime::RankContext& rank) {
-  once(rank, [this] { saver_.wait(); });
-  const bool has = newest_complete().has_value();
-  rank.process_barrier(checkpoint::kStorageTimeout);
+  bool has = false;
+  rank.together([&] {
+    once(rank, [this] { saver_.wait(); });
+    has = newest_complete().has_value();
+  });
   return has;
 }
 
 void NxDCheckpoints::finalize_checkpoint(runtime::RankContext& rank) {
-  once(rank, [this] { saver_.wait(); });
-  throw_failure(rank);
+  rank.together([&] {
+    once(rank, [this] { saver_.wait(); });
+    throw_failure(rank);
+  });
 }
 
 void NxDCheckpoints::load_model(runtime::RankContext& rank,
@@ -270,6 +278,13 @@ void NxDCheckpoints::load_model(runtime::RankContext& rank,
 
 LoadedCheckpoint NxDCheckpoints::load_checkpoint(runtime::RankContext& rank,
                                                  const LoadCheckpointArguments& arguments) {
+  LoadedCheckpoint loaded;
+  rank.together([&] { loaded = load(rank, arguments); });
+  return loaded;
+}
+
+LoadedCheckpoint NxDCheckpoints::load(runtime::RankContext& rank,
+                                      const LoadCheckpointArguments& arguments) {
   constexpr const char* kCall = "load_checkpoint";
   const at::NoGradGuard no_grad;
   Problems problems;

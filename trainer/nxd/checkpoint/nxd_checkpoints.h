@@ -67,8 +67,9 @@ struct LoadedCheckpoint {
 };
 
 /// NxD's save_checkpoint and load_checkpoint over one folder, local or s3://. The ranks of a
-/// process share one object, and all ranks of the run call each member together. Checkpoints of a
-/// model and its optimizer open in every layout of it.
+/// process share one object, and all ranks of the run call each member together. What one rank
+/// throws all throw, so a program that catches it goes on. Checkpoints of a model and its optimizer
+/// open in every layout of it.
 ///
 ///     NxDCheckpoints checkpoints("run/checkpoints", world.world_size);
 ///     run_ranks(world, [&](RankContext& rank) {
@@ -101,6 +102,8 @@ class NxDCheckpoints {
  private:
   [[nodiscard]] checkpoint::native::SaveHead head(const SaveCheckpointArguments& arguments);
   [[nodiscard]] std::optional<checkpoint::KeptCheckpoint> newest_complete();
+  void save(runtime::RankContext& rank, const SaveCheckpointArguments& arguments);
+  LoadedCheckpoint load(runtime::RankContext& rank, const LoadCheckpointArguments& arguments);
   void throw_failure(runtime::RankContext& rank);
   /// Of this process, said by its first rank.
   void once(runtime::RankContext& rank, const std::function<void()>& body);

@@ -1,0 +1,85 @@
+// Calls that all ranks make and leave together: what one throws in them all throw, and go on.
+#include <array>
+#include <memory>
+#include <thread>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "base/output_error.h"
+#include "runtime/process_link.h"
+#include "tests/runtime/support.h"
+
+namespace trellis::runtime::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 4;
+
+/// What each rank threw in each call; "": nothing.
+using Thrown = std::array<std::array<std::string, 5>, kRanks>;
+
+/// Rank 2 fails in the first, third and fourth call, at different places.
+void body(RankContext& rank, Thrown& thrown) {
+  const bool fails = rank.rank() == 2;
+  for (int call = 0; call < 5; ++call) {
+    try {
+      rank.together([&] {
+        if (call == 0 && fails) throw ConfigError("at the begin");
+        rank.process_barrier();
+        rank.host_barrier();
+        if (call == 2 && fails) throw OutputError("in the middle");
+        rank.host_barrier();
+        if (call == 3 && fails) throw std::out_of_range("at the end");
+      });
+    } catch (const ConfigError& error) {
+      thrown[rank.rank()][call] = std::string("ConfigError: ") + error.what();
+    } catch (const OutputError& error) {
+      thrown[rank.rank()][call] = std::string("OutputError: ") + error.what();
+    } catch (const Error& error) {
+      thrown[rank.rank()][call] = std::string("Error: ") + error.what();
+    }
+    rank.host_barrier();  // those who catch it are where the others are
+    const auto group = rank.new_group("tp", all_ranks(kRanks));
+    Tensors sum{at::ones({3})};
+    group->allreduce(sum)->wait();
+    EXPECT_EQ(sum[0][0].item<float>(), kRanks);
+  }
+}
+
+void check(const Thrown& thrown) {
+  for (const auto& calls : thrown) {
+    EXPECT_THAT(calls[0], AllOf(HasSubstr("ConfigError: at the begin"), HasSubstr("by rank 2")));
+    EXPECT_EQ(calls[1], "");
+    EXPECT_THAT(calls[2], AllOf(HasSubstr("OutputError: in the middle"), HasSubstr("by rank 2")));
+    EXPECT_THAT(calls[3], AllOf(HasSubstr("Error: at the end"), HasSubstr("by rank 2")));
+    EXPECT_EQ(calls[4], "");
+  }
+}
+
+TEST(Together, WhatOneRankThrowsAllThrowAndGoOn) {
+  Thrown thrown;
+  run_ranks(world(kRanks), [&](RankContext& rank) { body(rank, thrown); });
+  check(thrown);
+}
+
+TEST(Together, AcrossProcessesToo) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  Thrown thrown;
+  std::vector<std::thread> processes;
+  for (int process = 0; process < 2; ++process) {
+    processes.emplace_back([&, process] {
+      ProcessLink link({"a test", process, 2, "127.0.0.1"}, store, 20s, {});
+      WorldOptions options = world(kRanks);
+      options.link = &link;
+      EXPECT_NO_THROW(run_ranks(options, [&](RankContext& rank) { body(rank, thrown); }));
+    });
+  }
+  for (std::thread& process : processes) process.join();
+  check(thrown);
+}
+
+}  // namespace
+}  // namespace trellis::runtime::testing
