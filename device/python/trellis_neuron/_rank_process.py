@@ -126,6 +126,7 @@ def _fails(kind, error, trace) -> None:
     for rank in _worlds.values():
         line = _records.line(traceback.extract_tb(trace))
         rank.fail(f"rank {rank.number} ended with {kind.__name__}, at {line}: {error}")
+        _records.add_note(error, f"raised by rank {rank.number}")
     _hooks[0](kind, error, trace)
 
 

@@ -48,3 +48,10 @@ def line(stack: traceback.StackSummary) -> str:
     """ "train.py:12 in body: `x.sum()`": the innermost line that is the program's."""
     own = [line for line in stack if not _is_of_a_library(line.filename)] or stack
     return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}: `{own[-1].line}`"
+
+
+def add_note(error: BaseException, note: str) -> None:
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    elif error.args and isinstance(error.args[0], str):  # Python 3.10
+        error.args = (f"{error.args[0]}\n{note}", *error.args[1:])

@@ -3,6 +3,7 @@ one rank each."""
 
 import os
 import sys
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from . import _library, _rank_process, neuron, ranks
 
 DEFAULT_AXIS = "world"
+before_end: list[Callable[[], None]] = []  # called when the default group is about to end
 
 
 def _create(options, group_options) -> dist.Backend:
@@ -42,6 +44,9 @@ def _of_process(options, axis: str, members: list[int]):
     _library.load(_library.COLLECTIVES)
     if not options.global_ranks_in_group:
         _own_one_core(options.group_rank, options.group_size)
+    finalized = dist.distributed_c10d._world.comms
+    if not any(isinstance(each, _End) for each in finalized):
+        finalized.append(_End())
     return _rank_process.of(options, members).group(axis, members, options.timeout)
 
 
@@ -72,6 +77,14 @@ def _rendezvous_of_threads(process_handler):
             yield threads.store, ranks.current_rank(), threads.size
 
     return handler
+
+
+class _End:
+    """Among what destroy_process_group() finalizes before it ends the groups."""
+
+    def finalize(self) -> None:
+        for notify in list(before_end):
+            notify()
 
 
 def register() -> None:
