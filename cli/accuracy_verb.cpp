@@ -13,6 +13,8 @@
 #include "base/error.h"
 #include "analysis/accuracy/evaluate.h"
 #include "analysis/accuracy/memory_rows.h"
+#include "analysis/accuracy/replay_report.h"
+#include "analysis/report/validated_record.h"
 #include "analysis/accuracy/score.h"
 #include "analysis/accuracy/training_report.h"
 #include "cli/not_empty.h"
@@ -25,7 +27,7 @@ namespace trellis::cli {
 namespace {
 
 struct AccuracyOptions {
-  std::string subject, use = "all";
+  std::string subject, folder, transfers = "traced", use = "all";
   std::vector<std::string> rows, overrides;
   bool published_only = false, json = false;
   int jobs = 0;
@@ -110,6 +112,42 @@ int run_memory(const AccuracyOptions& options) {
   return 0;
 }
 
+/// Profiles of a folder, by name.
+std::vector<std::filesystem::path> profiles_of(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  if (!std::filesystem::is_directory(folder))
+    throw ConfigError(folder.string() + ": expected a folder of profiles (*.json, *.json.xz)");
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".json") || name.ends_with(".json.xz")) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  if (files.empty())
+    throw ConfigError(folder.string() + ": holds no profile (*.json, *.json.xz)");
+  return files;
+}
+
+int run_instructions(const AccuracyOptions& options) {
+  if (options.use != "all" || !options.rows.empty() || options.published_only)
+    throw ConfigError("instructions: leave out --use, --rows and --published-only: name a folder");
+  const auto files = profiles_of(options.folder.empty() ? analysis::published_directory() / "profiles"
+                                                        : std::filesystem::path(options.folder));
+  Activity activity("replaying instruction traces");
+  std::vector<analysis::Replay> replays;
+  for (const auto& file : files) {
+    activity.count(static_cast<std::int64_t>(replays.size()),
+                   static_cast<std::int64_t>(files.size()));
+    replays.push_back(analysis::replay(
+        sim::read_profile(file),
+        {.transfers = options.transfers == "traced" ? analysis::Transfers::kTraced
+                                                    : analysis::Transfers::kModelled,
+         .overrides = options.overrides}));
+  }
+  std::cout << (options.json ? analysis::replays_json(replays).dump(1) + "\n"
+                             : analysis::replays_text(replays));
+  return 0;
+}
+
 /// The record that every verb's range comes from is of all rows and of the machine as it is.
 void refuse_part(const AccuracyOptions& options) {
   if (options.write_validated.empty()) return;
@@ -125,6 +163,9 @@ int run(const AccuracyOptions& options) {
   refuse_part(options);
   if (options.subject == "training") return run_training(options);
   if (options.subject == "memory") return run_memory(options);
+  if (options.subject == "instructions") return run_instructions(options);
+  if (!options.folder.empty())
+    throw ConfigError(options.folder + ": only `accuracy instructions` reads a folder");
   const analysis::PublishedRows published = analysis::read_published_rows(options.subject);
   analysis::Evaluator evaluator(options.overrides, !options.published_only);
   std::vector<analysis::ScoredRow> scored;
@@ -153,9 +194,19 @@ void add_accuracy(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand(
       "accuracy", "how far the model is from published measurements, row by row, worst first");
   auto options = std::make_shared<AccuracyOptions>();
-  verb->add_option("subject", options->subject, "kernels, dma, collectives, training or memory")
+  verb->add_option("subject", options->subject,
+                   "kernels, dma, collectives, training, memory or instructions")
       ->required()
-      ->check(CLI::IsMember({"kernels", "dma", "collectives", "training", "memory"}));
+      ->check(CLI::IsMember(
+          {"kernels", "dma", "collectives", "training", "memory", "instructions"}));
+  verb->add_option("folder", options->folder,
+                   "instructions: a folder of neuron-profile's JSON (*.json, *.json.xz); default: "
+                   "benchmarks/published/profiles")
+      ->type_name("DIR");
+  verb->add_option("--transfers", options->transfers,
+                   "instructions: traced: DMA transfers take what they took; modelled: simulated")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"traced", "modelled"}));
   verb->add_option("--rows", options->rows, "only rows whose id matches, e.g. 'T14-*'")
       ->type_name("GLOB")
       ->allow_extra_args(false);
@@ -191,7 +242,9 @@ void add_accuracy(CLI::App& app, int& exit_code) {
       "Examples:\n  trellis accuracy kernels\n  trellis accuracy training --rows 'D0*' --jobs 2\n  "
       "trellis accuracy collectives --use test\n"
       "  trellis accuracy memory: published runs that fitted or were out of memory, each run by "
-      "`trellis memory`");
+      "`trellis memory`\n"
+      "  trellis accuracy instructions profiles/: instruction traces, replayed as `trellis isa "
+      "replay` does");
   verb->callback([options, &exit_code] { exit_code = run(*options); });
 }
 

@@ -57,6 +57,7 @@ void add_verbs(CLI::App& app, const std::vector<std::string>& command_line, int&
   trellis::cli::add_data(app, exit_code);
   trellis::cli::add_describe(app, exit_code);
   trellis::cli::add_kernel(app, exit_code);
+  trellis::cli::add_isa(app, exit_code);
   trellis::cli::add_report(app, exit_code);
   trellis::cli::add_diff(app, exit_code);
   trellis::cli::add_gate(app, exit_code);

@@ -60,6 +60,9 @@ def measure(workplace, subject, *options):
         "published_fits",
         "published_gib_per_core",
         "needed_gib",
+        "real_span_us",
+        "simulated_span_us",
+        "start_error",
     )
     rows = [{name: short(row[name]) for name in names if name in row} for row in document["rows"]]
     record = {"rows": sorted(rows, key=lambda row: row["id"])}
@@ -87,6 +90,10 @@ def measure_all(workplace, subjects):
             record[subject]["published_only"] = summary(
                 measure(workplace, subject, "--published-only"), "all"
             )
+        if subject == "instructions":
+            record[subject]["modelled"] = measure(
+                workplace, subject, "--transfers", "modelled"
+            )["rows"]
     return record
 
 
@@ -306,6 +313,26 @@ def memory_fields(rows):
     }
 
 
+def instruction_row(row, modelled):
+    def starts(errors):
+        return f"{errors['median_us']:.2f} / {errors['p90_us']:.2f} µs"
+
+    return (
+        f"`{row['id']}`",
+        row["start_error"]["n"],
+        f"{row['real_span_us']:.2f} µs",
+        signed(row["error"]),
+        starts(row["start_error"]),
+        signed(modelled["error"]),
+        starts(modelled["start_error"]),
+    )
+
+
+def instruction_fields(record):
+    pairs = zip(record["rows"], record["modelled"], strict=True)
+    return {"instructions": table(instruction_row(row, modelled) for row, modelled in pairs)}
+
+
 def page():
     record = json.loads(RECORD.read_text())
     validated = yaml.safe_load(VALIDATED.read_text())
@@ -314,6 +341,7 @@ def page():
         **training_fields(record["training"]),
         **range_fields(validated["steps"], record["training"]["cross_validation"]),
         **memory_fields(record["memory"]["rows"]),
+        **instruction_fields(record["instructions"]),
         "mechanisms": table(ablation.rows(percent, signed)),
         "fitted_numbers": table(ablation.fitted_rows()),
     }

@@ -169,6 +169,10 @@ FORMATS = {
         "`trellis portability --for DEVICE --json`",
         "requirements and operators that a device does not have",
     ),
+    "trellis.replay/1": (
+        "`trellis isa replay --json`",
+        "an instruction trace of a core compared with the model, instruction by instruction",
+    ),
     "trellis.report_summary/1": (
         "`trellis report --json`, member `summary`",
         "shares, bottlenecks, MFU and HFU",

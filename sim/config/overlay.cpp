@@ -72,6 +72,19 @@ void Overlay::read_fitted(const fs::path& file, const std::string& kind) {
   }
 }
 
+void Overlay::read_traces(const YamlMap& section, bool replace) {
+  for (const auto& key : section.keys()) {
+    const YamlMap entry = section.map(key);
+    Parameter described{key, entry.raw("value"), entry.required<std::string>("source"),
+                        Evidence::kMeasured, entry.get<std::string>("range", ""), true};
+    if (entry.required<std::string>("evidence") != name(Evidence::kMeasured))
+      entry.problem("evidence", "expected measured: these numbers are read off traces");
+    entry.allow_any("value");
+    entry.reject_unknown();
+    if (replace) replacements_.try_emplace(key, Replacement{entry, std::move(described)});
+  }
+}
+
 void Overlay::read_override(const std::string& text) {
   const auto equals = text.find('=');
   const auto check = [&](bool holds) {

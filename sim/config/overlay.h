@@ -27,6 +27,10 @@ class Overlay {
   /// Throws ConfigError for a file that does not parse and for an override without "=".
   Overlay(const std::string& generation, const LoadOptions& options);
 
+  /// The numbers that instruction traces gave, by key: they hold when `replace`, except for what the
+  /// user sets.
+  void read_traces(const YamlMap& section, bool replace);
+
   struct Replacement {
     YamlMap entry;  ///< `value` in it is read like any other
     Parameter described;

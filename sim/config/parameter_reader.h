@@ -48,6 +48,23 @@ class ParameterReader {
     return map_.has(key) ? read<T>(key) : default_value;
   }
 
+  /// A number of a mechanism that most machines have none of: absent, `none`, unless it is replaced.
+  template <typename T>
+  T read_new(const std::string& key, T none) {
+    if (map_.has(key)) return read<T>(key);
+    const Overlay::Replacement* replaced =
+        overlay_ == nullptr ? nullptr : overlay_->find(prefix_ + key);
+    if (replaced == nullptr) return none;
+    const T value = replaced->entry.get<T>("value", none);
+    check_positive(replaced->entry, static_cast<double>(number(value)));
+    if constexpr (std::is_same_v<T, Picoseconds> || std::is_same_v<T, double>) {
+      check_replacement(replaced->entry, {static_cast<double>(number(none)), "number"},
+                        static_cast<double>(number(value)), std::is_same_v<T, Picoseconds>);
+    }
+    remember(replaced->described);
+    return value;
+  }
+
   [[nodiscard]] ParameterReader section(const std::string& key) {
     if (!map_.has(key)) map_.problem(key, "is missing: expected a mapping");
     return {map_.map(key), prefix_ + key + ".", out_, overlay_};

@@ -31,6 +31,13 @@ TensorEngineConfig read_tensor(ParameterReader r) {
   c.fixed_cycles = r.read<double>("fixed_cycles");
   c.ramp_time = r.read<Picoseconds>("ramp_time");
   c.ramp_start = r.read<double>("ramp_start");
+  c.clock_window = r.read_new<Picoseconds>("clock_window", {});
+  c.clock_up = r.read_new<double>("clock_up", 0);
+  c.clock_down = r.read_new<double>("clock_down", 0);
+  c.fill_time = r.read_new<Picoseconds>("fill_time", {});
+  c.wait_time = r.read_new<Picoseconds>("wait_time", {});
+  c.fp32_overhead_cycles = r.read_new<double>("fp32_overhead_cycles", c.overhead_cycles);
+  c.fp32_stationary_passes = r.read_new<double>("fp32_stationary_passes", c.fp32_passes);
   r.reject_unknown();
   return c;
 }
@@ -44,6 +51,12 @@ EngineConfig read_engine(ParameterReader r) {
   c.fixed_cycles = r.read<double>("fixed_cycles");
   c.dependent_cycles = r.read<double>("dependent_cycles");
   c.min_cycles = r.read<double>("min_cycles");
+  c.interval_cycles = r.read_new<double>("interval_cycles", 0);
+  c.psum_interval_cycles = r.read_new<double>("psum_interval_cycles", c.interval_cycles);
+  c.copy_fixed_cycles = r.read_new<double>("copy_fixed_cycles", c.fixed_cycles);
+  c.copy_interval_cycles = r.read_new<double>("copy_interval_cycles", c.interval_cycles);
+  c.fp32_speedup = r.read_new<double>("fp32_speedup", 1);
+  c.pointer_cycles = r.read_new<double>("pointer_cycles", 0);
   r.reject_unknown();
   return c;
 }
@@ -66,6 +79,25 @@ InstructionCosts read_costs(ParameterReader r) {
   c.gather_width = r.read<double>("gather_width");
   r.reject_unknown();
   return c;
+}
+
+/// Transfers whose descriptors are generated: as static ones, where no trace was read.
+void read_generated(ParameterReader& r, DmaConfig& c) {
+  const auto time = [&](const char* key, Picoseconds none) {
+    return r.read_new<Picoseconds>(key, none);
+  };
+  c.hardware_trigger = time("hardware_trigger", c.trigger_time);
+  c.hardware_load_latency = time("hardware_load_latency", c.fixed_latency);
+  c.hardware_store_latency = time("hardware_store_latency", c.fixed_latency);
+  c.software_next = time("software_next", c.software_generation);
+  c.software_trigger = time("software_trigger", {});
+  c.software_load_latency = time("software_load_latency", c.software_latency);
+  c.software_store_latency = time("software_store_latency", c.software_latency);
+  c.generated_descriptor = time("generated_descriptor", {});
+  c.generated_rate = r.read_new<BytesPerSecond>("generated_rate", {});
+  c.generated_completion = time("generated_completion", c.completion_latency);
+  c.generated_backlog = r.read_new<Bytes>("generated_backlog", {});
+  c.generated_drain = r.read_new<BytesPerSecond>("generated_drain", {});
 }
 
 DmaConfig read_dma(ParameterReader r) {
@@ -92,6 +124,7 @@ DmaConfig read_dma(ParameterReader r) {
     c.priority[static_cast<std::size_t>(q)] =
         r.read<int>("priority_" + std::string(isa::name(static_cast<isa::DmaQueue>(q))));
   }
+  read_generated(r, c);
   c.hbm_interleave = r.read<Bytes>("hbm_interleave");
   c.hbm_strided_efficiency = r.read<double>("hbm_strided_efficiency");
   r.reject_unknown();
@@ -157,6 +190,8 @@ CoreConfig read_core(ParameterReader r) {
   c.limits.semaphores = r.read<int>("semaphores");
   c.semaphore_latency = r.read<Picoseconds>("semaphore_latency");
   c.core_barrier = r.read<Picoseconds>("core_barrier");
+  c.control_time = r.read_new<Picoseconds>("control_time", {});
+  c.issue_ahead = r.read_new<bool>("issue_ahead", false);
   c.activation_table_load = r.read<Picoseconds>("activation_table_load");
   c.tensor = read_tensor(r.section("tensor"));
   c.vector = read_engine(r.section("vector"));
@@ -218,6 +253,8 @@ LaunchConfig read_launch(ParameterReader r) {
   c.program_start = r.read<Picoseconds>("program_start");
   c.benchmark_overhead = r.read<Picoseconds>("benchmark_overhead");
   c.collective_start = r.read<Picoseconds>("collective_start");
+  c.profiled_start = r.read_new<Picoseconds>("profiled_start", c.program_start);
+  c.profiled_end = r.read_new<Picoseconds>("profiled_end", {});
   r.reject_unknown();
   return c;
 }
@@ -251,6 +288,7 @@ SystemConfig read_file(const YamlDocument& document, const std::string& instance
   SystemConfig system;
   const auto generation = root.required<std::string>("generation");
   Overlay overlay(generation, options);
+  overlay.read_traces(root.map("instruction_traces"), options.instruction_traces);
   ParameterReader r(root, "", &system.parameters, &overlay);
   system.chip = read_chip(r.section("chip"));
   system.chip.generation = generation;

@@ -26,6 +26,7 @@ struct Parameter {
   std::string source;
   Evidence evidence = Evidence::kEstimated;
   std::string range;  ///< estimated ones: plausible range, "" otherwise
+  bool from_traces = false;  ///< of the section `instruction_traces`
 };
 
 struct EngineConfig {
@@ -36,6 +37,13 @@ struct EngineConfig {
   double fixed_cycles = 64;         ///< from the last datum to the visible result
   double dependent_cycles = 0;  ///< a reader of that result on the same engine starts so much later
   double min_cycles = 64;       ///< minimum initiation interval
+  // Read off instruction traces; 0 and 1: as if there were no such thing.
+  double interval_cycles = 0;  ///< between the data of one instruction and those of the next one
+  double psum_interval_cycles = 0;  ///< the same when the data come from PSUM
+  double copy_fixed_cycles = 0;     ///< fixed_cycles of copies and casts
+  double copy_interval_cycles = 0;  ///< interval_cycles of copies and casts
+  double fp32_speedup = 1;          ///< perf mode of fp32 between places in SBUF
+  double pointer_cycles = 0;  ///< operand that is a column: its address is looked up first
 };
 
 /// What single instructions cost beyond their engine's rate, and which paths engines share.
@@ -70,6 +78,15 @@ struct TensorEngineConfig {
   double fixed_cycles = 64;  ///< pipeline fill of a dependent use of the result
   Picoseconds ramp_time;     ///< dI/dt throttle; 0: none
   double ramp_start = 1.0;   ///< allowed utilisation at the start of a busy phase
+  // Read off instruction traces; 0: as if there were no such thing.
+  Picoseconds clock_window;  ///< the clock has two states, `ramp_start` of the rate and all of it,
+                             ///< and changes at the ends of windows of this length only; 0: the ramp
+  double clock_up = 0;       ///< the array did so much of a full window's work: the high state next
+  double clock_down = 0;     ///< it did less than that: the low one
+  Picoseconds fill_time;     ///< an instruction reaches the array so long after it is issued
+  Picoseconds wait_time;     ///< a semaphore reaches this engine so much later than others
+  double fp32_overhead_cycles = 0;     ///< overhead_cycles of fp32 instructions
+  double fp32_stationary_passes = 0;   ///< of a load of fp32 weights, both halves
 };
 
 struct DmaConfig {
@@ -89,6 +106,17 @@ struct DmaConfig {
   int hardware_generators = 0;      ///< Sync's and Scalar's, or none
   Picoseconds hardware_generation;  ///< a generator is busy for this long per transfer
   Picoseconds software_generation;  ///< GpSimd is
+  // Read off instruction traces: transfers whose descriptors are generated.
+  Picoseconds hardware_trigger;  ///< trigger_time of these; the generator then adds nothing
+  Picoseconds hardware_load_latency, hardware_store_latency;  ///< fixed_latency, to and from SBUF
+  Picoseconds software_next;   ///< software_generation right after another one
+  Picoseconds software_trigger;  ///< and then the instruction itself
+  Picoseconds software_load_latency, software_store_latency;
+  Picoseconds generated_descriptor;   ///< of one on an engine, in addition to its bytes; no floor
+  BytesPerSecond generated_rate;      ///< engine_rate
+  Picoseconds generated_completion;   ///< completion_latency
+  Bytes generated_backlog;        ///< bytes under way beyond which a trigger by hardware waits
+  BytesPerSecond generated_drain;  ///< rate at which they get fewer
 
   Bytes packet;  ///< a ring holds its engine for this long (or for packet_descriptors) before the
                  ///< next one's turn
@@ -163,6 +191,8 @@ struct CoreConfig {
   Picoseconds activation_table_load;
   Picoseconds semaphore_latency;  ///< engine → engine
   Picoseconds core_barrier;       ///< the later core of a pair reaches it → both go on
+  Picoseconds control_time;  ///< an instruction that only waits or posts holds its engine
+  bool issue_ahead = false;  ///< what does not need an engine's data path runs while it works
   DmaConfig dma;
   Bytes sbuf;
   Bytes psum;
@@ -248,6 +278,8 @@ struct LaunchConfig {
   Picoseconds benchmark_overhead;  ///< what one execution in a benchmark's timing loop costs beyond
                                    ///< what the device's profiler sees
   Picoseconds collective_start;    ///< trigger → first byte of a collective
+  Picoseconds profiled_start;      ///< a profile's begin → the first instruction of its program
+  Picoseconds profiled_end;        ///< the last one's end → the profile's
 };
 
 /// Collective communication by the CC-cores: what a plan costs in addition to the bandwidth of its
@@ -328,6 +360,7 @@ struct LoadOptions {
   std::vector<std::string>
       overrides;  ///< "core.dma.engine_rate=20 GB/s", in order, after the fitted ones
   std::string software = kNoSoftware;  ///< STACK or STACK@RELEASE, as the key `software` has it
+  bool instruction_traces = false;     ///< the numbers of the section `instruction_traces` hold
 };
 
 /// Names of all instances in the shipped configurations.

@@ -18,8 +18,12 @@ using isa::Opcode;
 class Builder {
  public:
   Builder(const Instruction& i, const isa::Program& program, const DmaConfig& dma,
-          const isa::Limits& limits)
-      : i_(i), program_(program), dma_(dma), limits_(limits) {}
+          const isa::Limits& limits, DmaDescriptors descriptors)
+      : i_(i),
+        program_(program),
+        dma_(dma),
+        limits_(limits),
+        generated_(descriptors != DmaDescriptors::kStatic && dma.generated_rate.value > 0) {}
 
   DmaTransfer run() {
     switch (i_.opcode) {
@@ -96,7 +100,11 @@ class Builder {
     t_.bytes = Bytes(elements * element_bytes);
     descriptor_bytes_ = ceil_div(run, per_run) * element_bytes;
     t_.descriptor_time =
-        std::max(dma_.descriptor_floor, transfer_time(Bytes(descriptor_bytes_), dma_.engine_rate));
+        generated_
+            ? dma_.generated_descriptor +
+                  transfer_time(Bytes(descriptor_bytes_), dma_.generated_rate)
+            : std::max(dma_.descriptor_floor,
+                       transfer_time(Bytes(descriptor_bytes_), dma_.engine_rate));
   }
 
   void deal_out(const AccessPattern& side) {
@@ -136,6 +144,7 @@ class Builder {
   const isa::Program& program_;
   const DmaConfig& dma_;
   const isa::Limits& limits_;
+  const bool generated_;  ///< by hardware or software: no floor
   std::int64_t descriptor_bytes_ = 1;
   DmaTransfer t_;
 };
@@ -156,13 +165,31 @@ DmaDescriptors resolve_descriptors(const Instruction& i, Engine issuer, const Dm
 
 DmaTransfer dma_transfer(const Instruction& i, Engine issuer, const isa::Program& program,
                          const DmaConfig& dma, const isa::Limits& limits) {
-  DmaTransfer t = Builder(i, program, dma, limits).run();
   const DmaDescriptors descriptors = resolve_descriptors(i, issuer, dma);
-  const bool software = descriptors == DmaDescriptors::kSoftware;
-  t.trigger = software ? dma.software_generation : dma.trigger_time;
-  t.latency = software ? dma.software_latency : dma.fixed_latency;
-  if (descriptors == DmaDescriptors::kHardware) t.generator = issuer == Engine::kSync ? 0 : 1;
+  DmaTransfer t = Builder(i, program, dma, limits, descriptors).run();
+  const bool store = program.buffers[i.dst.buffer].space == MemorySpace::kHbm;
+  t.completion = dma.generated_completion;
+  switch (descriptors) {
+    case DmaDescriptors::kSoftware:
+      t.preparation = dma.software_generation;
+      t.trigger = dma.software_trigger;
+      t.latency = store ? dma.software_store_latency : dma.software_load_latency;
+      break;
+    case DmaDescriptors::kHardware:
+      t.generator = issuer == Engine::kSync ? 0 : 1;
+      t.trigger = dma.hardware_trigger;
+      t.latency = store ? dma.hardware_store_latency : dma.hardware_load_latency;
+      break;
+    default:
+      t.trigger = dma.trigger_time;
+      t.latency = dma.fixed_latency;
+      t.completion = dma.completion_latency;
+  }
   return t;
+}
+
+void follow_software(DmaTransfer& transfer, const DmaConfig& dma) {
+  transfer.preparation = dma.software_next;
 }
 
 }  // namespace trellis::sim

@@ -21,9 +21,13 @@ struct DmaTransfer {
   int num_engines = 0;
   Picoseconds descriptor_time;  ///< on an engine
   std::int64_t packet = 1;      ///< descriptors after which an engine looks at its other rings
-  Picoseconds trigger;          ///< the issuing engine is busy
+  Picoseconds preparation;      ///< the issuing engine makes descriptors before it, …
+  Picoseconds trigger;          ///< … and is busy with the trigger itself
   Picoseconds latency;          ///< trigger's end → first data
+  Picoseconds completion;       ///< last data → its semaphores are visible
   int generator = -1;           ///< hardware descriptor generator, -1: none
+  Picoseconds given{-1};        ///< the time from the trigger's start to the last data is known: the
+                                ///< engines are not asked; -1: it is not
   Bytes bytes;                  ///< moved by the engines
   Bytes hbm_read, hbm_written;
   std::int64_t hbm_load = 0;  ///< bytes that HBM could have moved in the same time: rows that lie
@@ -34,6 +38,9 @@ struct DmaTransfer {
 [[nodiscard]] DmaTransfer dma_transfer(const isa::Instruction& instruction, isa::Engine issuer,
                                        const isa::Program& program, const DmaConfig& dma,
                                        const isa::Limits& limits);
+
+/// The same right after another transfer by software, for which the issuing engine did not wait.
+void follow_software(DmaTransfer& transfer, const DmaConfig& dma);
 
 /// What kDefault represents on this core.
 [[nodiscard]] isa::DmaDescriptors resolve_descriptors(const isa::Instruction& instruction,

@@ -22,8 +22,8 @@ std::int64_t weight_columns(const Instruction& load) {
 }
 
 std::int64_t moving_columns(const Instruction& i) {
-  return i.mode == MatmulMode::kDense ? i.src0.elements_per_partition()
-                                      : i.src0.elements_per_partition() / outer_count(i.src0);
+  const bool rows = i.mode == MatmulMode::kDoubleRow || i.mode == MatmulMode::kSparse;
+  return i.src0.elements_per_partition() / (rows ? outer_count(i.src0) : 1);
 }
 
 void check_scales(const Instruction& i, Violations& out) {
@@ -81,9 +81,28 @@ void check_sparse_moving(const Instruction& i, Violations& out) {
       "sparse needs src0 as [partitions, r, columns] with r of 2, 3 or 4, r is {}", ratio));
 }
 
+void check_halves(const Instruction& i, Violations& out) {
+  if (i.src0.dtype != DType::kFp32)
+    out.push_back(fmt::format("{} needs fp32, src0 is {}", name(i.mode), name(i.src0.dtype)));
+}
+
+bool is_half(MatmulMode mode) {
+  return mode == MatmulMode::kFp32Low || mode == MatmulMode::kFp32High;
+}
+
+/// What passes through the array keeps its type.
+void check_through(const Instruction& i, const RuleContext& context, Violations& out) {
+  if (i.accumulate) out.push_back("transpose mode does not accumulate");
+  if (context.stationary != nullptr && i.dst.dtype != context.stationary->src0.dtype)
+    out.push_back(fmt::format("transpose mode keeps the weights' {}, dst is {}",
+                              name(context.stationary->src0.dtype), name(i.dst.dtype)));
+}
+
 void check_result(const Instruction& i, const RuleContext& context, Violations& out) {
   const bool bf16 = i.dst.dtype == DType::kBf16 && context.limits.core_version >= 4;
-  if (i.dst.dtype != DType::kFp32 && !bf16) {
+  if (i.mode == MatmulMode::kTranspose) {
+    check_through(i, context, out);
+  } else if (i.dst.dtype != DType::kFp32 && !bf16) {
     out.push_back(fmt::format("dst is {}, the array of NeuronCore-v{} writes fp32{}",
                               name(i.dst.dtype), context.limits.core_version,
                               context.limits.core_version >= 4 ? " or bf16" : ""));
@@ -150,6 +169,7 @@ void check_load_stationary(const Instruction& i, const RuleContext& context, Vio
   check_scales(i, out);
   if (i.mode == MatmulMode::kDoubleRow) check_double_row(i, out);
   if (i.mode == MatmulMode::kSparse) check_tags(i, out);
+  if (is_half(i.mode)) check_halves(i, out);
 }
 
 void check_matmul(const Instruction& i, const RuleContext& context, Violations& out) {
@@ -157,6 +177,7 @@ void check_matmul(const Instruction& i, const RuleContext& context, Violations& 
   check_scales(i, out);
   if (i.mode == MatmulMode::kDoubleRow) check_double_row(i, out);
   if (i.mode == MatmulMode::kSparse) check_sparse_moving(i, out);
+  if (is_half(i.mode)) check_halves(i, out);
   check_result(i, context, out);
   if (context.stationary == nullptr) {
     out.push_back("no load_stationary precedes it in its queue");

@@ -62,7 +62,8 @@ constexpr auto words<Opcode>() {
                                      "semaphore",
                                      "loop",
                                      "end_loop",
-                                     "core_barrier"});
+                                     "core_barrier",
+                                     "load_table"});
 }
 template <>
 constexpr auto words<AluOp>() {
@@ -89,15 +90,16 @@ constexpr auto words<DmaDescriptors>() {
 
 template <>
 constexpr auto words<MatmulMode>() {
-  return std::to_array<string_view>({"dense", "double_row", "sparse"});
+  return std::to_array<string_view>(
+      {"dense", "double_row", "sparse", "fp32_low", "fp32_high", "transpose"});
 }
 
 static_assert(words<Engine>().size() == kNumEngines);
 static_assert(words<DmaQueue>().size() == kNumDmaQueues);
-static_assert(words<Opcode>().size() == static_cast<std::size_t>(Opcode::kCoreBarrier) + 1);
+static_assert(words<Opcode>().size() == static_cast<std::size_t>(Opcode::kLoadTable) + 1);
 static_assert(words<DType>().size() == static_cast<std::size_t>(DType::kFp64) + 1);
 static_assert(words<AluOp>().size() == static_cast<std::size_t>(AluOp::kBypass) + 1);
-static_assert(words<MatmulMode>().size() == static_cast<std::size_t>(MatmulMode::kSparse) + 1);
+static_assert(words<MatmulMode>().size() == static_cast<std::size_t>(MatmulMode::kTranspose) + 1);
 static_assert(words<Activation>().size() == static_cast<std::size_t>(Activation::kNeg) + 1);
 
 template <typename E>

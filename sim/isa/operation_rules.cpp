@@ -73,6 +73,7 @@ bool runs_on(const Instruction& i, Engine engine) {
     case Opcode::kAffineSelect:
     case Opcode::kTopK:
     case Opcode::kLocalGather: return gpsimd;
+    case Opcode::kLoadTable: return scalar;
     case Opcode::kDma:
     case Opcode::kDmaGather:
     case Opcode::kDmaScatterAdd:
@@ -108,6 +109,7 @@ OperandNeeds needs(Opcode opcode) {
     case Opcode::kIota:
     case Opcode::kRandom: return {true, false, false};
     case Opcode::kGeneric:
+    case Opcode::kLoadTable:
     case Opcode::kSemaphore:
     case Opcode::kLoop:
     case Opcode::kEndLoop:
@@ -381,7 +383,8 @@ void check_operation(const Instruction& i, const RuleContext& context, Violation
     case Opcode::kDmaScatterAdd: check_dma(i, context, out); break;
     case Opcode::kDmaTranspose: check_dma_transpose(i, context, out); break;
     case Opcode::kSendRecv: check_send_recv(i, context, out); break;
-    case Opcode::kGeneric: break;
+    case Opcode::kGeneric:
+    case Opcode::kLoadTable: break;
     default: check_elementwise(i, out); break;
   }
 }

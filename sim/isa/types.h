@@ -45,6 +45,10 @@ enum class MatmulMode : std::uint8_t {
   kSparse,     ///< weights [P, M] keep 4 of 4·r; moving [P, r, N], r = 2, 3, 4. The load's src1 [P,
             ///< ⌈M/4⌉] int16 holds a tag of 4 bits a weight (column m: bits 4·(m mod 4)…): tag t of
             ///< partition p multiplies moving[4·⌊p/4⌋ + ⌊t/r⌋, t mod r, n]. The tags' code is ours.
+  kFp32Low,   ///< fp32 in two instructions, as profiles show it: the weights' low halves, …
+  kFp32High,  ///< … then the high ones; the two products add up to the dense one. What a half holds
+              ///< is not published: ours keeps 12 bits of the mantissa in the high one
+  kTranspose,  ///< moving is the identity: the weights pass through, and dst has their dtype
 };
 
 enum class Opcode : std::uint8_t {
@@ -109,6 +113,8 @@ enum class Opcode : std::uint8_t {
   kEndLoop,
   kCoreBarrier,  ///< blocks this engine until the same engine of the pair's other core reaches its
                  ///< barrier; waits and updates as kSemaphore
+  // Scalar
+  kLoadTable,  ///< the tables of `activation`: the next functions of that set need no load
 };
 
 enum class AluOp : std::uint8_t {

@@ -31,6 +31,23 @@ struct KernelSlice {
   auto operator<=>(const KernelSlice&) const = default;
 };
 
+/// When one instruction of a queue was executed: it begins when its semaphores and its engine are
+/// there, and ends with its result. Times from the segment's start.
+struct InstructionTiming {
+  isa::Engine engine = isa::Engine::kTensor;
+  std::uint32_t index = 0;  ///< in the engine's queue
+  Picoseconds start, end;
+  auto operator<=>(const InstructionTiming&) const = default;
+};
+
+/// A transfer that is not modelled: its last data come so long after its trigger has started.
+struct GivenTransfer {
+  isa::Engine engine = isa::Engine::kSync;
+  std::uint32_t index = 0;  ///< of the dma instruction in the engine's queue
+  Picoseconds time;
+  auto operator<=>(const GivenTransfer&) const = default;
+};
+
 struct SegmentTiming {
   Picoseconds duration;
   std::array<Picoseconds, kNumTracks> busy{};
@@ -41,6 +58,9 @@ struct SegmentTiming {
   std::vector<KernelSlice> slices;  ///< sorted by (track, start)
   std::vector<KernelSlice> pieces;  ///< with TimeOptions::pieces: every uninterrupted stretch of
                                     ///< work of a kernel on a track
+  std::vector<InstructionTiming> instructions;  ///< with TimeOptions::instructions, in the order of
+                                                ///< execution of each engine
+  std::vector<InstructionTiming> transfers;  ///< then also: first and last data of each
   bool operator==(const SegmentTiming&) const = default;
 };
 
@@ -55,6 +75,9 @@ struct TimeOptions {
   /// later.
   bool fast_forward = true;
   bool pieces = false;  ///< fill SegmentTiming::pieces, for a trace; nothing is skipped then
+  bool instructions = false;  ///< fill SegmentTiming::instructions and transfers; likewise
+  std::vector<GivenTransfer> given;  ///< of every segment
+  Picoseconds clock_grid;  ///< where a window of the array's clock ends, from a segment's start
   /// HBM traffic of the other core on the stack, which gets its fair share at most. ConfigError
   /// when no other core is on the stack.
   BytesPerSecond neighbour_load{};

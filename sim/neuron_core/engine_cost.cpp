@@ -34,13 +34,27 @@ double weight_columns(const Instruction& load) {
   return load.mode == isa::MatmulMode::kDoubleRow ? elements / 2 : elements;
 }
 
-EngineCost tensor_cost(const Instruction& i, const TensorEngineConfig& tensor) {
-  const double passes = array_passes(i.src0.dtype, tensor, i.opcode == Opcode::kTranspose);
-  if (i.opcode == Opcode::kLoadStationary) {
-    const double cycles = tensor.stationary_cycles * weight_columns(i) / 128.0 * passes;
-    return {cycles_time(cycles, tensor.clock),
-            cycles_time(tensor.stationary_fixed_cycles, tensor.clock), Picoseconds(0)};
+bool is_half(isa::MatmulMode mode) {
+  return mode == isa::MatmulMode::kFp32Low || mode == isa::MatmulMode::kFp32High;
+}
+
+EngineCost stationary_cost(const Instruction& i, const TensorEngineConfig& tensor) {
+  double passes = 1;
+  if (is_four_byte(i.src0.dtype)) {
+    passes = i.mode == isa::MatmulMode::kTranspose ? tensor.fp32_passes
+                                                   : tensor.fp32_stationary_passes;
   }
+  const double cycles = tensor.stationary_cycles * weight_columns(i) / 128.0 * passes;
+  return {cycles_time(is_half(i.mode) ? cycles / 2 : cycles, tensor.clock),
+          cycles_time(tensor.stationary_fixed_cycles, tensor.clock), Picoseconds(0),
+          Picoseconds(0)};
+}
+
+EngineCost tensor_cost(const Instruction& i, const TensorEngineConfig& tensor) {
+  if (i.opcode == Opcode::kLoadStationary) return stationary_cost(i, tensor);
+  const bool through =
+      i.opcode == Opcode::kTranspose || i.mode == isa::MatmulMode::kTranspose;
+  const double passes = array_passes(i.src0.dtype, tensor, through) / (is_half(i.mode) ? 2 : 1);
   double cycles = 0;
   if (i.opcode == Opcode::kTranspose) {
     cycles = std::max<double>(
@@ -51,10 +65,14 @@ EngineCost tensor_cost(const Instruction& i, const TensorEngineConfig& tensor) {
     cycles = std::max<double>(static_cast<double>(i.dst.elements_per_partition()),
                               std::min<double>(tensor.min_cycles, i.dst.num_partitions));
   }
-  // An fp32 matmul is two instructions ("LO_HI").
-  const double overhead = tensor.overhead_cycles * (is_four_byte(i.src0.dtype) ? 2 : 1);
-  return {cycles_time(cycles * passes + overhead, tensor.clock),
-          cycles_time(tensor.fixed_cycles, tensor.clock), Picoseconds(0)};
+  // An fp32 matmul is two instructions ("LO_HI"), unless these are written.
+  const bool fp32 = is_four_byte(i.src0.dtype);
+  const bool two = fp32 && !is_half(i.mode) && i.mode != isa::MatmulMode::kTranspose;
+  const double overhead = (fp32 ? tensor.fp32_overhead_cycles : tensor.overhead_cycles) *
+                          (two ? 2 : 1);
+  const Picoseconds all = cycles_time(cycles * passes + overhead, tensor.clock);
+  return {all, cycles_time(tensor.fixed_cycles, tensor.clock), Picoseconds(0),
+          all - cycles_time(cycles * passes, tensor.clock)};
 }
 
 /// Two streamed operands share VectorE's path to SBUF: two passes, unless one comes from PSUM, a
@@ -150,12 +168,22 @@ double data_cycles(double cycles, const EngineConfig& engine) {
 }
 
 /// An independent instruction follows after the interval, the result after the data and the fixed
-/// latency.
-EngineCost pipelined(double cycles, const EngineConfig& c) {
-  const Picoseconds occupancy = cycles_time(std::max(c.min_cycles, cycles), c.clock);
-  const Picoseconds result = cycles_time(cycles + c.fixed_cycles, c.clock);
+/// latency. Copies are cheaper than functions, and a column's address is looked up first.
+EngineCost pipelined(const Instruction& i, double cycles, const OperandStream& stream,
+                     const EngineConfig& c) {
+  const bool copy = i.opcode == Opcode::kTensorCopy;
+  const bool from_psum = stream.psum_sources > 0;
+  const bool pointer = i.opcode == Opcode::kTensorScalar && i.src1.present();
+  const double data = cycles + (pointer ? c.pointer_cycles : 0);
+  const double gap = copy ? c.copy_interval_cycles
+                          : (from_psum ? c.psum_interval_cycles : c.interval_cycles);
+  // The shortest instructions hide the gap.
+  const double interval = std::max(c.min_cycles, data > c.min_cycles ? data + gap : data);
+  const Picoseconds occupancy = cycles_time(interval, c.clock);
+  const Picoseconds result =
+      cycles_time(data + (copy ? c.copy_fixed_cycles : c.fixed_cycles), c.clock);
   return {occupancy, std::max(Picoseconds(0), result - occupancy),
-          cycles_time(c.dependent_cycles, c.clock)};
+          cycles_time(c.dependent_cycles, c.clock), Picoseconds(0)};
 }
 
 }  // namespace
@@ -163,6 +191,7 @@ EngineCost pipelined(double cycles, const EngineConfig& c) {
 EngineCost engine_cost(const Instruction& i, Engine engine, const isa::Program& program,
                        const CoreConfig& core) {
   if (engine == Engine::kTensor) return tensor_cost(i, core.tensor);
+  if (i.opcode == Opcode::kLoadTable) return {};
   const OperandStream stream = operand_stream(i, engine, program, core);
   if (engine == Engine::kGpSimd) {
     // Its published formulas (150 + N) are issue costs: the processors do not overlap two
@@ -170,18 +199,21 @@ EngineCost engine_cost(const Instruction& i, Engine engine, const isa::Program& 
     const EngineConfig& c = core.gpsimd;
     const double cycles = std::max(
         c.min_cycles, c.fixed_cycles + data_cycles(gpsimd_cycles(i, stream, core.costs), c));
-    return {cycles_time(cycles, c.clock), Picoseconds(0), Picoseconds(0)};
+    return {cycles_time(cycles, c.clock), Picoseconds(0), Picoseconds(0), Picoseconds(0)};
   }
-  if (engine == Engine::kScalar)
-    return pipelined(data_cycles(scalar_cycles(i, stream, core.costs), core.scalar), core.scalar);
+  if (engine == Engine::kScalar) {
+    const double cycles = data_cycles(scalar_cycles(i, stream, core.costs), core.scalar);
+    return pipelined(i, cycles, stream, core.scalar);
+  }
   const double cycles = data_cycles(vector_cycles(i, stream, core.costs), core.vector);
-  return pipelined(stream.wide_stride ? 2 * cycles : cycles, core.vector);
+  return pipelined(i, stream.wide_stride ? 2 * cycles : cycles, stream, core.vector);
 }
 
 // Which functions share a table is not published: this grouping is estimated (README, "Timing rules
 // of a core").
 std::uint8_t activation_table(const Instruction& i, Engine engine) {
-  if (i.opcode != Opcode::kActivation || engine != Engine::kScalar) return 0;
+  const bool uses = i.opcode == Opcode::kActivation || i.opcode == Opcode::kLoadTable;
+  if (!uses || engine != Engine::kScalar) return 0;
   switch (i.activation) {
     case Activation::kIdentity:
     case Activation::kRelu:

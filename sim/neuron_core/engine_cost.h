@@ -9,13 +9,14 @@
 namespace trellis::sim {
 
 /// What one instruction costs on its engine: the engine takes the next independent instruction
-/// after `occupancy`; the semaphores see the result `latency` later, and an instruction of the same
+/// after `occupancy` (the array: and `overhead`, which only its full clock shows); the semaphores see the result `latency` later, and an instruction of the same
 /// engine that reads it begins `dependent_delay` after that. Formulas: NKI ISA pages (commit
 /// 1db4d74e) and architecture guides; README, "Timing rules of a core".
 struct EngineCost {
   Picoseconds occupancy;
   Picoseconds latency;
   Picoseconds dependent_delay;
+  Picoseconds overhead;
 };
 
 /// REQUIRES: the instruction is legal on the engine (validate) and neither DMA nor control.

@@ -16,6 +16,7 @@ bool is_sixteen_bit_float(DType dtype) { return dtype == DType::kBf16 || dtype =
 
 double mode_of(DType dtype, const EngineConfig& engine) {
   if (is_sixteen_bit_float(dtype)) return engine.bf16_speedup;
+  if (dtype == DType::kFp32) return engine.fp32_speedup;
   return isa::is_fp8(dtype) ? engine.fp8_speedup : 1;
 }
 
@@ -30,6 +31,7 @@ class Looker {
     stream_.n = std::max(stream_.n, static_cast<double>(a.elements_per_partition()));
     stream_.widest_mode = first ? mode_of(a.dtype, engine_)
                                 : std::min(stream_.widest_mode, mode_of(a.dtype, engine_));
+    stream_.four_byte = stream_.four_byte || a.dtype == DType::kFp32;
     stream_.sixteen_bit = stream_.sixteen_bit && is_sixteen_bit_float(a.dtype);
     const bool psum = program_.buffers[a.buffer].space == isa::MemorySpace::kPsum;
     stream_.psum_operands += psum ? 1 : 0;
@@ -80,6 +82,8 @@ OperandStream operand_stream(const Instruction& i, Engine engine, const isa::Pro
 
 double perf_mode(const Instruction& i, Engine engine, const OperandStream& s) {
   const double half = std::max(1.0, s.widest_mode / 2);
+  // fp32 runs in its mode where a result is made of one stream in SBUF.
+  if (s.four_byte && s.psum_operands > 0) return 1;
   const bool one_source = i.opcode == Opcode::kTensorCopy || i.opcode == Opcode::kTensorScalar;
   if (engine == Engine::kScalar) return one_source ? s.widest_mode : 1;
   if (engine != Engine::kVector) return 1;

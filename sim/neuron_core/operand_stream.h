@@ -11,6 +11,7 @@ struct OperandStream {
   double n = 1;              ///< elements per partition of the longest operand
   double widest_mode = 1;    ///< the widest perf mode that all dtypes allow
   bool sixteen_bit = true;   ///< all bf16 or fp16
+  bool four_byte = false;    ///< some fp32
   bool contiguous = true;    ///< innermost dimension of each
   bool wide_stride = false;  ///< an innermost stride beyond the fast one
   int psum_operands = 0;

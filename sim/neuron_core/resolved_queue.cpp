@@ -1,6 +1,7 @@
 #include "sim/neuron_core/resolved_queue.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "sim/neuron_core/engine_cost.h"
@@ -26,6 +27,7 @@ class Resolver {
   ResolvedQueue run(const std::vector<Instruction>& queue, Engine engine) {
     queue_ = {};
     engine_ = engine;
+    after_software_ = false;
     loops_.clear();
     computes_.clear();
     queue_.ops.reserve(queue.size());
@@ -54,8 +56,9 @@ class Resolver {
     ResolvedOp op;
     op.kernel = i.kernel;
     add_semaphores(op, i);
+    const bool after_software = std::exchange(after_software_, false);
     switch (i.opcode) {
-      case Opcode::kSemaphore: break;
+      case Opcode::kSemaphore: op.occupancy = core_.control_time.value; break;
       case Opcode::kCoreBarrier: op.kind = ResolvedOp::Kind::kCoreBarrier; break;
       case Opcode::kLoop: open_loop(op, i.count); break;
       case Opcode::kEndLoop: close_loop(op); break;
@@ -63,7 +66,10 @@ class Resolver {
       case Opcode::kDmaGather:
       case Opcode::kDmaScatterAdd:
       case Opcode::kDmaTranspose:
-      case Opcode::kSendRecv: resolve_dma(op, i); break;
+      case Opcode::kSendRecv:
+        after_software_ = after_software;
+        resolve_dma(op, i);
+        break;
       default: resolve_compute(op, i); break;
     }
     if (!loops_.empty()) count_in(queue_.loops[loops_.back().loop], i.kernel, i.kernel, 1);
@@ -148,14 +154,21 @@ class Resolver {
     op.kind = i.opcode == Opcode::kSendRecv ? ResolvedOp::Kind::kSendRecv : ResolvedOp::Kind::kDma;
     op.dma_queue = static_cast<std::uint8_t>(i.dma_queue);
     op.partner = static_cast<std::uint32_t>(queue_.transfers.size());
-    queue_.transfers.push_back(dma_transfer(i, engine_, program_, core_.dma, core_.limits));
-    op.occupancy = queue_.transfers.back().trigger.value;
+    DmaTransfer t = dma_transfer(i, engine_, program_, core_.dma, core_.limits);
+    const bool software =
+        isa::DmaDescriptors::kSoftware == resolve_descriptors(i, engine_, core_.dma);
+    if (software && after_software_ && i.waits.empty()) follow_software(t, core_.dma);
+    after_software_ = software;
+    op.occupancy = t.trigger.value;
+    op.preparation = t.preparation.value;
+    queue_.transfers.push_back(t);
   }
 
   void resolve_compute(ResolvedOp& op, const Instruction& i) {
     const EngineCost cost = engine_cost(i, engine_, program_, core_);
     op.occupancy = cost.occupancy.value;
     op.latency = cost.latency.value;
+    op.overhead = cost.overhead.value;
     if (engine_ == Engine::kTensor) {
       // Products accumulate in PSUM without a stall, and weights come from SBUF: the array has no
       // its own dependency.
@@ -176,6 +189,7 @@ class Resolver {
   std::vector<bool> awaited_;
   ResolvedQueue queue_;
   Engine engine_ = Engine::kTensor;
+  bool after_software_ = false;  ///< the instruction before started a transfer made by software
   std::vector<OpenLoop> loops_;
   std::vector<Compute> computes_;  ///< of the queue, in order
 };
@@ -183,11 +197,19 @@ class Resolver {
 }  // namespace
 
 std::vector<ResolvedQueue> resolve_segment(const isa::Program& program, const isa::Segment& segment,
-                                           const CoreConfig& core) {
+                                           const CoreConfig& core,
+                                           std::span<const GivenTransfer> given) {
   Resolver resolver(program, segment, core);
   std::vector<ResolvedQueue> queues;
   for (int e = 0; e < isa::kNumEngines; ++e)
     queues.push_back(resolver.run(segment.queues[e], static_cast<Engine>(e)));
+  for (const GivenTransfer& each : given) {
+    ResolvedQueue& queue = queues[static_cast<std::size_t>(each.engine)];
+    TRELLIS_CHECK(each.index < queue.ops.size() &&
+                      queue.ops[each.index].kind == ResolvedOp::Kind::kDma,
+                  "a given transfer is no dma instruction of its queue");
+    queue.transfers[queue.ops[each.index].partner].given = each.time;
+  }
   return queues;
 }
 

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "sim/config/system_config.h"
 #include "sim/dma/dma_cost.h"
 #include "sim/isa/program.h"
+#include "sim/job/job.h"
 #include "sim/neuron_core/ports.h"
 
 namespace trellis::sim {
@@ -40,7 +42,9 @@ struct ResolvedOp {
   std::uint32_t partner =
       0;  ///< kLoop, kEndLoop: index in `loops`; kDma, kSendRecv: in `transfers`
   std::int64_t occupancy = 0;  ///< picoseconds
+  std::int64_t preparation = 0;  ///< kDma: before the occupancy
   std::int64_t latency = 0;
+  std::int64_t overhead = 0;  ///< of `occupancy`: what the array's low clock hides
   std::int64_t dependent_delay =
       0;                   ///< a dependent operation begins so long after the result that it reads
   PortSet ports = 0;       ///< paths that it shares with other engines during its occupancy
@@ -65,8 +69,9 @@ struct ResolvedQueue {
 };
 
 /// The five queues of a segment. Updates of semaphores on which no one waits are dropped.
-[[nodiscard]] std::vector<ResolvedQueue> resolve_segment(const isa::Program& program,
-                                                         const isa::Segment& segment,
-                                                         const CoreConfig& core);
+/// `given`: transfers whose time is known, by engine and index in its queue.
+[[nodiscard]] std::vector<ResolvedQueue> resolve_segment(
+    const isa::Program& program, const isa::Segment& segment, const CoreConfig& core,
+    std::span<const GivenTransfer> given = {});
 
 }  // namespace trellis::sim

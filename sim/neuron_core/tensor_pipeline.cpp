@@ -8,9 +8,16 @@ namespace trellis::sim {
 void TensorPipeline::configure(const TensorEngineConfig& config) {
   ramp_time_ = config.ramp_start < 1 ? config.ramp_time.value : 0;
   ramp_start_ = config.ramp_start;
+  fill_ = config.fill_time.value;
+  window_ = config.clock_window.value;
+  up_ = config.clock_up * static_cast<double>(window_);
+  down_ = config.clock_down * static_cast<double>(window_);
 }
 
-void TensorPipeline::reset(std::int64_t now) {
+void TensorPipeline::reset(std::int64_t now, std::int64_t grid) {
+  window_end_ = now + (window_ > 0 ? window_ + (grid % window_ - window_) % window_ : 0);
+  window_work_ = 0;
+  high_ = false;
   array_free_ = now;
   shadow_ready_ = now;
   phase_start_ = now;
@@ -19,17 +26,61 @@ void TensorPipeline::reset(std::int64_t now) {
 }
 
 TensorPipeline::Slot TensorPipeline::load(std::int64_t issue, std::int64_t duration) {
-  const std::int64_t begin = std::max(issue, shadow_ready_);
+  const std::int64_t begin = std::max(issue + fill_, shadow_ready_);
+  if (window_ > 0) {
+    pass_windows(begin);
+    if (!high_) duration = static_cast<std::int64_t>(static_cast<double>(duration) / ramp_start_);
+  }
   shadow_ready_ = begin + duration;
   const std::int64_t visible = std::min(shadow_ready_, std::max(begin, array_free_));
-  return {visible, shadow_ready_, begin};
+  return {visible, shadow_ready_, begin - fill_};
 }
 
-TensorPipeline::Slot TensorPipeline::stream(std::int64_t issue, std::int64_t duration) {
-  const std::int64_t begin = std::max({issue, array_free_, shadow_ready_});
-  array_free_ = ramped_end(begin, duration);
-  if (ramp_time_ > 0) note_busy(begin, array_free_);
-  return {begin, array_free_, begin};
+TensorPipeline::Slot TensorPipeline::stream(std::int64_t issue, std::int64_t duration,
+                                            std::int64_t overhead) {
+  const std::int64_t begin = std::max({issue + fill_, array_free_, shadow_ready_});
+  if (window_ > 0) {
+    array_free_ = clocked_end(begin, duration, overhead);
+  } else {
+    array_free_ = ramped_end(begin, duration);
+    if (ramp_time_ > 0) note_busy(begin, array_free_);
+  }
+  return {begin, array_free_, begin - fill_};
+}
+
+void TensorPipeline::pass_windows(std::int64_t time) {
+  while (window_end_ <= time) {
+    high_ = window_work_ >= up_ || (high_ && window_work_ >= down_);
+    window_work_ = 0;
+    const std::int64_t idle = (time - window_end_) / window_;
+    if (idle > 0) high_ = high_ && down_ <= 0;
+    window_end_ += (idle + 1) * window_;
+  }
+}
+
+// Work goes on over the ends of windows, at the rate of each.
+std::int64_t TensorPipeline::clocked_end(std::int64_t begin, std::int64_t duration,
+                                         std::int64_t overhead) {
+  pass_windows(begin);
+  auto left = static_cast<double>(duration - overhead);
+  double now = static_cast<double>(begin);
+  bool always_high = high_;
+  for (;;) {
+    const double rate = high_ ? 1 : ramp_start_;
+    const double room = (static_cast<double>(window_end_) - now) * rate;
+    if (left <= room) {
+      window_work_ += left;
+      now += left / rate;
+      break;
+    }
+    window_work_ += room;
+    left -= room;
+    now = static_cast<double>(window_end_);
+    pass_windows(window_end_);
+    always_high = always_high && high_;
+  }
+  const auto end = static_cast<std::int64_t>(std::ceil(now));
+  return always_high ? end + overhead : std::max(end, begin + duration);
 }
 
 void TensorPipeline::note_busy(std::int64_t begin, std::int64_t end) {
@@ -58,6 +109,10 @@ void TensorPipeline::append_state(std::vector<std::int64_t>& out, std::int64_t n
   out.push_back(std::max(array_free_ - now, -ramp_time_));
   out.push_back(std::max<std::int64_t>(shadow_ready_ - now, 0));
   out.push_back(std::max(phase_start_ - now, -ramp_time_));
+  if (window_ > 0) {
+    out.insert(out.end(), {std::max(window_end_ - now, -window_),
+                           static_cast<std::int64_t>(window_work_), high_});
+  }
   for (const Interval& interval : busy_) {
     if (interval.end <= now - ramp_time_) continue;
     out.push_back(std::max(interval.begin - now, -ramp_time_));

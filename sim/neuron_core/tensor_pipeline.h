@@ -14,7 +14,13 @@ namespace trellis::sim {
 ///   shadow  |==LS0==|        |==LS1==|         the next matmul's weights load
 ///   array            |=====MM0=======|=====MM1=====|   while the array streams
 ///
-/// On chips with a dI/dt limiter the array starts a busy phase at `ramp_start` of its rate and
+/// An instruction reaches the array `fill_time` after it was issued.
+///
+/// The clock of chips whose traces were read has two states, `ramp_start` of the full rate and all
+/// of it, that change only where windows of `clock_window` meet: to the high one when the array did
+/// at least `clock_up` of a window's full work, to the low one below `clock_down`.
+///
+/// On other chips with a dI/dt limiter the array starts a busy phase at `ramp_start` of its rate and
 /// reaches the full rate `ramp_time` later. When it has paused and was busy for less than half of
 /// the last `ramp_time`, the ramp starts over (Neuron Explorer glossary).
 class TensorPipeline {
@@ -26,10 +32,12 @@ class TensorPipeline {
   };
 
   void configure(const TensorEngineConfig& config);
-  void reset(std::int64_t now);
+  /// `grid`: where a window of the clock ends, relative to `now`.
+  void reset(std::int64_t now, std::int64_t grid = 0);
   /// The visible part is what the running matmul does not hide; it may be empty.
   Slot load(std::int64_t issue, std::int64_t duration);
-  Slot stream(std::int64_t issue, std::int64_t duration);
+  /// `overhead`: the part of the duration that the low clock hides.
+  Slot stream(std::int64_t issue, std::int64_t duration, std::int64_t overhead = 0);
   /// All that decides about what it does from `now` on, relative to `now`.
   void append_state(std::vector<std::int64_t>& out, std::int64_t now) const;
 
@@ -39,6 +47,9 @@ class TensorPipeline {
   };
 
   std::int64_t ramped_end(std::int64_t begin, std::int64_t work);
+  std::int64_t clocked_end(std::int64_t begin, std::int64_t duration, std::int64_t overhead);
+  /// Sets the clock's state for windows up to the one that holds `time`, where no work is left.
+  void pass_windows(std::int64_t time);
   void note_busy(std::int64_t begin, std::int64_t end);
   /// Forgets what lies before the window of `ramp_time` that ends at `now`. REQUIRES: no work after
   /// `now`.
@@ -46,6 +57,12 @@ class TensorPipeline {
 
   std::int64_t ramp_time_ = 0;
   double ramp_start_ = 1;
+  std::int64_t fill_ = 0;
+  std::int64_t window_ = 0;      ///< 0: the ramp
+  double up_ = 0, down_ = 0;     ///< in full work of a window
+  std::int64_t window_end_ = 0;  ///< of the current one
+  double window_work_ = 0;       ///< full work done in it
+  bool high_ = false;
   std::int64_t array_free_ = 0;
   std::int64_t shadow_ready_ = 0;  ///< the last weight load is complete
   std::int64_t phase_start_ = 0;

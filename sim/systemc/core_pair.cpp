@@ -112,12 +112,17 @@ void CorePair::start(Programs programs, const Queues& queues, bool fast_forward,
 
 std::vector<SegmentTiming> CorePair::time_segment(Programs programs, std::size_t index,
                                                   const TimeOptions& options) {
-  for (const auto& core : cores_) core->meter().keep_pieces(options.pieces);
+  for (const auto& core : cores_) {
+    core->meter().keep_pieces(options.pieces);
+    core->keep_instructions(options.instructions);
+    core->set_clock_grid(options.clock_grid.value);
+  }
   Queues queues;
   for (std::size_t c = 0; c < programs.size(); ++c)
-    queues[c] = resolve_segment(*programs[c], programs[c]->segments[index], cores_[c]->config());
+    queues[c] = resolve_segment(*programs[c], programs[c]->segments[index], cores_[c]->config(),
+                                c == 0 ? options.given : std::vector<GivenTransfer>());
   const std::int64_t now = now_ps();
-  start(programs, queues, options.fast_forward && !options.pieces, now);
+  start(programs, queues, options.fast_forward && !options.pieces && !options.instructions, now);
   run_until_idle();
   check_finished(programs, index);
   std::vector<SegmentTiming> timings;

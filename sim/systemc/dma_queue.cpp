@@ -22,6 +22,24 @@ void DmaQueue::reset() {
   busy_until_ = last_end_ = 0;
 }
 
+std::int64_t DmaQueue::back_pressure(const DmaTransfer& t, std::int64_t now) {
+  const DmaConfig& dma = shared_.config;
+  if (t.generator < 0 || dma.generated_backlog.value == 0) return 0;
+  const auto time = [&](Bytes bytes) { return transfer_time(bytes, dma.generated_drain).value; };
+  shared_.backlog_end = std::max(shared_.backlog_end, now) + time(t.bytes);
+  return std::max<std::int64_t>(0, shared_.backlog_end - time(dma.generated_backlog) - now);
+}
+
+void DmaQueue::complete_given(const DmaRequest& request, std::int64_t begin, std::int64_t end) {
+  const DmaTransfer& t = *request.transfer;
+  shared_.hbm_read += t.hbm_read.value;
+  shared_.hbm_written += t.hbm_written.value;
+  first_data_ = begin;
+  // Others of its ring were given their times too: in order or not.
+  last_end_ = std::min(last_end_, end);
+  complete(request, end);
+}
+
 std::int64_t DmaQueue::submit(DmaRequest request) {
   const DmaTransfer& t = *request.transfer;
   if (t.generator >= 0) {
@@ -61,6 +79,7 @@ void DmaQueue::transfer(const DmaRequest& request) {
   current_end_ =
       shared_.engines.write_semaphores(now_ps(), t, DmaEngines::Part::kIdle, semaphore_write);
   std::int64_t hbm_sent = 0;
+  first_data_ = kNever;
   for (sent_ = 0; sent_ < t.per_engine;) {
     await_turn();
     const std::int64_t n = std::min(t.packet, t.per_engine - sent_);
@@ -137,6 +156,7 @@ std::int64_t DmaQueue::packet(const DmaRequest& request, std::int64_t from, std:
   const DmaTransfer& t = *request.transfer;
   const DmaEngines::Slot slot = shared_.engines.serve(now, t, from, count);
   std::int64_t end = slot.end;
+  first_data_ = std::min(first_data_, slot.begin);
   if (hbm_bytes > 0) {
     // Asked for when the packet is handed over, though it may be after others on its engine: a
     // later start would reserve HBM's future.
@@ -156,7 +176,11 @@ std::int64_t DmaQueue::packet(const DmaRequest& request, std::int64_t from, std:
 
 void DmaQueue::complete(const DmaRequest& request, std::int64_t end) {
   last_end_ = std::max(last_end_, end);  // a ring completes in order
-  const std::int64_t visible = last_end_ + shared_.config.completion_latency.value;
+  const std::int64_t visible = last_end_ + request.transfer->completion.value;
+  if (shared_.log != nullptr) {
+    shared_.log->push_back({request.engine, request.index, Picoseconds(first_data_),
+                            Picoseconds(last_end_)});
+  }
   for (std::uint32_t u = 0; u < request.num_updates; ++u) {
     const auto& update = request.updates[u];
     (*shared_.semaphores)[update.id].post(visible, update.value);

@@ -29,6 +29,8 @@ struct DmaShared {
   DmaShared* before =
       nullptr;  ///< of the core that goes first when both act at one time: they share an HBM stack
   std::array<std::int64_t, 2> generator_free{};  ///< hardware descriptor generators
+  std::vector<InstructionTiming>* log = nullptr;  ///< of transfers; null: none is kept
+  std::int64_t backlog_end = 0;  ///< when what the generators have started will have been moved
   std::int64_t hbm_read = 0, hbm_written = 0;
   std::int64_t last_completion = 0;
 };
@@ -39,6 +41,8 @@ struct DmaRequest {
   const isa::SemaphoreUpdate* updates = nullptr;
   std::uint32_t num_updates = 0;
   std::uint32_t kernel = 0;
+  isa::Engine engine = isa::Engine::kSync;  ///< that started it
+  std::uint32_t index = 0;                  ///< of the instruction in its queue
   std::int64_t arrival = 0;  ///< first data can move
   std::uint64_t order = 0;   ///< engine and its own count: breaks ties of `arrival`
 };
@@ -52,6 +56,11 @@ class DmaQueue final : public sc_core::sc_module {
 
   DmaQueue(const sc_core::sc_module_name& name, int track, DmaShared& shared);
   void reset();
+  /// How long the trigger of `t`, by hardware, at `now` waits until no more bytes than a generator
+  /// takes are under way.
+  [[nodiscard]] std::int64_t back_pressure(const DmaTransfer& t, std::int64_t now);
+  /// A transfer whose last data come at `end`: no engine is asked.
+  void complete_given(const DmaRequest& request, std::int64_t begin, std::int64_t end);
   /// `request.arrival` is when the trigger was executed; the latency until the first data is added
   /// here. Returns when they can move: before that the request has no effect on anybody.
   std::int64_t submit(DmaRequest request);
@@ -96,6 +105,7 @@ class DmaQueue final : public sc_core::sc_module {
   std::deque<std::int64_t> on_engines_;  ///< ends of the packets that were handed over
   std::int64_t busy_until_ = 0;
   std::int64_t last_end_ = 0;
+  std::int64_t first_data_ = 0;  ///< of the current transfer
 };
 
 }  // namespace trellis::sim

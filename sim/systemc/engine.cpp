@@ -23,7 +23,7 @@ void Engine::start(const ResolvedQueue& queue, Engine* peer, std::int64_t now) {
   peer_ = peer;
   pc_ = 0;
   waits_done_ = 0;
-  local_ = completion_ = now;
+  local_ = completion_ = unit_free_ = now;
   results_.fill(now);
   newest_ = 0;
   table_ = 0;
@@ -34,7 +34,7 @@ void Engine::start(const ResolvedQueue& queue, Engine* peer, std::int64_t now) {
   depth_ = 0;
   longest_delay_ = 0;
   for (const auto& op : queue.ops) longest_delay_ = std::max(longest_delay_, op.dependent_delay);
-  pipeline_.reset(local_);
+  pipeline_.reset(local_, shared_.clock_grid);
   plan();
 }
 
@@ -55,12 +55,17 @@ void Engine::plan() {
   if (waits_done_ < op.num_waits) {
     const auto& wait = queue_->waits[op.first_wait + waits_done_];
     Semaphore& semaphore = (*shared_.semaphores)[wait.id];
-    next_ = std::max(local_, semaphore.ready_time(wait.value));
+    const std::int64_t ready = semaphore.ready_time(wait.value);
+    const bool late = which_ == isa::Engine::kTensor && ready != kNever;
+    next_ = std::max(local_, ready + (late ? shared_.tensor_wait : 0));
     semaphore.expect(*this, wait.value);
-  } else if (op.producer != 0) {
+    return;
+  }
+  if (op.kind == ResolvedOp::Kind::kCompute) next_ = std::max(next_, unit_free_);
+  if (op.producer != 0) {
     next_ =
-        std::max(local_, results_[(newest_ + kProducerWindow + 1 - op.producer) % kProducerWindow] +
-                             op.dependent_delay);
+        std::max(next_, results_[(newest_ + kProducerWindow + 1 - op.producer) % kProducerWindow] +
+                            op.dependent_delay);
   }
 }
 
@@ -92,10 +97,14 @@ void Engine::execute(const ResolvedOp& op) {
   switch (op.kind) {
     case ResolvedOp::Kind::kCompute: compute(op); break;
     case ResolvedOp::Kind::kLoadStationary: stream(op, pipeline_.load(local_, op.occupancy)); break;
-    case ResolvedOp::Kind::kMatmul: stream(op, pipeline_.stream(local_, op.occupancy)); break;
+    case ResolvedOp::Kind::kMatmul:
+      stream(op, pipeline_.stream(local_, op.occupancy, op.overhead));
+      break;
     case ResolvedOp::Kind::kDma:
     case ResolvedOp::Kind::kSendRecv: start_dma(op); break;
     case ResolvedOp::Kind::kSemaphore:
+      note(local_, local_ + op.occupancy);
+      local_ += op.occupancy;
       completion_ = std::max(completion_, local_);
       post(op);
       break;
@@ -116,7 +125,9 @@ void Engine::compute(const ResolvedOp& op) {
     end += shared_.activation_table_load;
   }
   shared_.ports.hold(op.ports, end);
-  local_ = end;
+  unit_free_ = end;
+  local_ = shared_.issue_ahead ? begin : end;
+  note(begin, end + op.latency);
   completion_ = std::max(completion_, end + op.latency);
   newest_ = (newest_ + 1) % kProducerWindow;
   results_[newest_] = completion_;
@@ -126,23 +137,35 @@ void Engine::compute(const ResolvedOp& op) {
 
 void Engine::stream(const ResolvedOp& op, const TensorPipeline::Slot& slot) {
   local_ = slot.next_issue;
+  note(local_, slot.end + op.latency);
   completion_ = std::max(completion_, slot.end + op.latency);
   shared_.meter->record(track_, op.kernel, slot.begin, slot.end);
   post(op);
 }
 
 void Engine::start_dma(const ResolvedOp& op) {
+  const DmaTransfer& transfer = queue_->transfers[op.partner];
+  DmaQueue& queue = *shared_.dma[op.dma_queue];
   const std::int64_t begin = local_;
+  local_ += op.preparation;
+  const std::int64_t triggered = local_;
   local_ += op.occupancy;
+  local_ += queue.back_pressure(transfer, local_);
+  note(triggered, local_);
+  unit_free_ = std::max(unit_free_, local_);
   if (which_ != isa::Engine::kTensor) shared_.meter->record(track_, op.kernel, begin, local_);
   DmaRequest request;
-  request.transfer = &queue_->transfers[op.partner];
+  request.transfer = &transfer;
+  request.engine = which_;
+  request.index = static_cast<std::uint32_t>(pc_);
   request.updates = queue_->updates.data() + op.first_update;
   request.num_updates = op.num_updates;
   request.kernel = op.kernel;
   request.arrival = local_;
   request.order = (static_cast<std::uint64_t>(track_) << 56) | dma_count_++;
-  if (op.kind == ResolvedOp::Kind::kSendRecv) {
+  if (transfer.given.value >= 0) {
+    queue.complete_given(request, local_, std::max(local_, triggered + transfer.given.value));
+  } else if (op.kind == ResolvedOp::Kind::kSendRecv) {
     exchange(request, op.dma_queue);
   } else {
     submit(request, op.dma_queue);
@@ -196,6 +219,12 @@ void Engine::post(const ResolvedOp& op) {
   }
 }
 
+void Engine::note(std::int64_t start, std::int64_t end) {
+  if (shared_.log != nullptr)
+    shared_.log->push_back(
+        {which_, static_cast<std::uint32_t>(pc_), Picoseconds(start), Picoseconds(end)});
+}
+
 void Engine::close_loop(const ResolvedOp& op) {
   // Loops whose remaining work is short are not worth a look at the machine's state.
   constexpr std::int64_t kWorthwhile = 256;
@@ -215,6 +244,7 @@ void Engine::close_loop(const ResolvedOp& op) {
 void Engine::append_state(std::vector<std::int64_t>& out, std::int64_t now) const {
   out.insert(out.end(),
              {static_cast<std::int64_t>(pc_), waits_done_, std::max<std::int64_t>(local_ - now, 0),
+              std::max<std::int64_t>(unit_free_ - now, 0),
               std::max<std::int64_t>(completion_ - now, 0), table_, at_barrier_,
               static_cast<std::int64_t>(unanswered_.size())});
   for (std::size_t back = 0; back < kProducerWindow; ++back) {

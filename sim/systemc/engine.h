@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -33,6 +34,7 @@ class LoopObserver {
 struct EngineShared {
   std::vector<Semaphore>* semaphores = nullptr;
   BusyMeter* meter = nullptr;
+  std::vector<InstructionTiming>* log = nullptr;  ///< null: none is kept
   Turn* turn = nullptr;
   LoopObserver* observer = nullptr;  ///< null: loops are executed one by one
   std::array<DmaQueue*, isa::kNumDmaQueues> dma{};
@@ -40,6 +42,9 @@ struct EngineShared {
   std::int64_t semaphore_latency = 0;
   std::int64_t activation_table_load = 0;
   std::int64_t core_barrier = 0;
+  std::int64_t tensor_wait = 0;
+  std::int64_t clock_grid = 0;
+  bool issue_ahead = false;
 };
 
 /// One sequencer with its data path: a state machine that executes its queue in order. It does not
@@ -64,7 +69,7 @@ class Engine final : public Semaphore::Waiter {
     return pc_ == queue_->ops.size() && unanswered_.empty() && mismatch_.empty();
   }
   /// When the last result is there. REQUIRES: finished.
-  [[nodiscard]] std::int64_t end() const { return std::max(local_, completion_); }
+  [[nodiscard]] std::int64_t end() const { return std::max({local_, unit_free_, completion_}); }
   /// Why an engine never finished: "tensor waits at instruction 5 for semaphore 3 >= 1 (holds 0)".
   [[nodiscard]] std::string where() const;
 
@@ -97,6 +102,7 @@ class Engine final : public Semaphore::Waiter {
   void reach_barrier();
   void leave_barrier(std::int64_t time);
   void post(const ResolvedOp& op);
+  void note(std::int64_t start, std::int64_t end);
   void close_loop(const ResolvedOp& op);
 
   const isa::Engine which_;
@@ -110,6 +116,7 @@ class Engine final : public Semaphore::Waiter {
   std::uint32_t waits_done_ = 0;  ///< of the instruction at `pc_`
   std::int64_t next_ = kNever;
   std::int64_t local_ = 0;       ///< the sequencer looks at the next instruction
+  std::int64_t unit_free_ = 0;   ///< the data path takes the next instruction that needs it
   std::int64_t completion_ = 0;  ///< results are posted in order: not before the last one
   std::array<std::int64_t, kProducerWindow>
       results_{};           ///< when those of the last kCompute instructions were there, a ring

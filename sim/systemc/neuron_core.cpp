@@ -37,6 +37,8 @@ void NeuronCore::configure(const CoreConfig& core) {
   engine_shared_.semaphore_latency = config_.semaphore_latency.value;
   engine_shared_.activation_table_load = config_.activation_table_load.value;
   engine_shared_.core_barrier = config_.core_barrier.value;
+  engine_shared_.tensor_wait = config_.tensor.wait_time.value;
+  engine_shared_.issue_ahead = config_.issue_ahead;
   for (auto& engine : engines_) engine.configure(config_);
 }
 
@@ -53,6 +55,10 @@ void NeuronCore::reset(const std::vector<ResolvedQueue>& queues, std::size_t ker
   dma_shared_.engines.reset(now);
   engine_shared_.ports.reset(now);
   dma_shared_.generator_free.fill(now);
+  dma_shared_.backlog_end = now;
+  begin_ = now;
+  instructions_.clear();
+  transfers_.clear();
   dma_shared_.hbm_read = dma_shared_.hbm_written = 0;
   dma_shared_.last_completion = now;
   meter_.reset(now, kernels);
@@ -86,7 +92,20 @@ SegmentTiming NeuronCore::usage() {
   timing.hbm_read = Bytes(dma_shared_.hbm_read);
   timing.hbm_written = Bytes(dma_shared_.hbm_written);
   meter_.finish(timing);
+  for (auto* log : {&instructions_, &transfers_}) {
+    for (InstructionTiming& each : *log) {
+      each.start = each.start - Picoseconds(begin_);
+      each.end = each.end - Picoseconds(begin_);
+    }
+  }
+  timing.instructions = std::move(instructions_);
+  timing.transfers = std::move(transfers_);
   return timing;
+}
+
+void NeuronCore::keep_instructions(bool keep) {
+  engine_shared_.log = keep ? &instructions_ : nullptr;
+  dma_shared_.log = keep ? &transfers_ : nullptr;
 }
 
 std::vector<Engine*> NeuronCore::engines() {
@@ -104,6 +123,7 @@ void NeuronCore::append_state(std::vector<std::int64_t>& out, std::int64_t now) 
   for (const std::int64_t free : dma_shared_.generator_free)
     out.push_back(std::max<std::int64_t>(free - now, 0));
   out.push_back(std::max<std::int64_t>(dma_shared_.last_completion - now, 0));
+  out.push_back(std::max<std::int64_t>(dma_shared_.backlog_end - now, 0));
   meter_.append_state(out, now);
 }
 

@@ -31,6 +31,9 @@ class NeuronCore final : public sc_core::sc_module, public RepeatingCore {
   /// When the last engine and the last DMA are done, skipped time included. REQUIRES: waiting() is
   /// empty.
   [[nodiscard]] std::int64_t end() const { return last_end() + skipped_; }
+  /// Keeps when each instruction and each transfer of the next runs was executed, until `false`.
+  void keep_instructions(bool keep);
+  void set_clock_grid(std::int64_t grid) { engine_shared_.clock_grid = grid; }
   /// Busy times and traffic; no duration. REQUIRES: waiting() is empty.
   [[nodiscard]] SegmentTiming usage();
 
@@ -52,6 +55,8 @@ class NeuronCore final : public sc_core::sc_module, public RepeatingCore {
   std::vector<Semaphore> semaphores_;
   std::vector<std::uint16_t> awaited_;  ///< semaphores that an engine waits on in this segment
   BusyMeter meter_;
+  std::int64_t begin_ = 0;  ///< of the run
+  std::vector<InstructionTiming> instructions_, transfers_;
   DmaShared dma_shared_;
   EngineShared engine_shared_;
   std::array<std::unique_ptr<DmaQueue>, isa::kNumDmaQueues> dma_;

@@ -25,6 +25,7 @@ PLAIN_SIM = (
     "sim/collectives/",
     "sim/describe/",
     "sim/job/",
+    "sim/profile/",
     "sim/storage/",
     "sim/sim.h",
 )

@@ -1,6 +1,7 @@
 #include "tests/device/compiler/interpreter.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -314,6 +315,12 @@ Values Interpreter::contraction_rows(const Instruction& i) const {
 void Interpreter::load_stationary(const Instruction& i, EngineState& state) const {
   state.weight_columns = i.src0.elements_per_partition();
   state.weights = contraction_rows(i);
+  if (i.mode != isa::MatmulMode::kFp32Low && i.mode != isa::MatmulMode::kFp32High) return;
+  for (double& weight : state.weights) {
+    const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(weight));
+    const double high = std::bit_cast<float>(bits & ~0x7ffu);  // 12 bits of the mantissa
+    weight = i.mode == isa::MatmulMode::kFp32High ? high : weight - high;
+  }
 }
 
 void Interpreter::execute_matmul(const Instruction& i, const EngineState& state) {
@@ -476,7 +483,8 @@ void Interpreter::execute(const Instruction& i, EngineState& state) {
     case Opcode::kMax8:
     case Opcode::kFindIndex8:
     case Opcode::kMatchReplace8: execute_eight(i); break;
-    case Opcode::kGeneric: break;
+    case Opcode::kGeneric:
+    case Opcode::kLoadTable: break;
     default: execute_elementwise(i, state);
   }
 }

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "analysis/accuracy/replay.h"
+
+namespace trellis::analysis {
+
+/// Tries every number of the machine that decides when an instruction runs, larger and smaller, and
+/// returns the one that leaves the least of `mean_error`. `error_with`: the mean error with these
+/// KEY=VALUE.
+[[nodiscard]] ReplayConstant explaining_constant(
+    const sim::SystemConfig& system, double mean_error,
+    const std::function<double(const std::vector<std::string>&)>& error_with);
+
+}  // namespace trellis::analysis
