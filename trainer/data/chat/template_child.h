@@ -15,13 +15,15 @@ extern const std::string_view kRenderChats;
 /// threads at a time.
 class TemplateChild {
  public:
-  /// Starts it. Throws ConfigError when there is no Python.
+  /// Starts it, without this program's environment, and waits until it is ready. Throws ConfigError
+  /// when there is no Python, or it has no Jinja that keeps templates in its sandbox.
   TemplateChild();
   ~TemplateChild();
   TemplateChild(const TemplateChild&) = delete;
   TemplateChild& operator=(const TemplateChild&) = delete;
 
-  static constexpr std::chrono::milliseconds kStartLimit{60000};  ///< on a busy machine
+  static constexpr std::chrono::milliseconds kStartLimit{60000};      ///< on a busy machine
+  static constexpr std::size_t kMostAnswer = std::size_t{256} << 20;  ///< bytes
 
   enum class End { kAnswered, kTooLate, kDied };
   /// Sends `line` and waits for the answer, a number of bytes after a line with that number. After
@@ -33,6 +35,7 @@ class TemplateChild {
   void kill();
   /// Whether `received_` is a whole answer, which is then moved to `answer`.
   [[nodiscard]] bool take(std::string& answer);
+  void await_ready();
   pid_t child_ = -1;
   int socket_ = -1;
   std::string received_;
