@@ -34,7 +34,8 @@ bool is_of_a_launcher(std::string_view variable) {
 std::vector<char*> environment_of(const ChildProcess& child) {
   std::vector<char*> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (!child.alone || !is_of_a_launcher(*variable)) variables.push_back(*variable);
+    if (child.no_environment || (child.alone && is_of_a_launcher(*variable))) continue;
+    variables.push_back(*variable);
   }
   variables.push_back(nullptr);
   return variables;

@@ -14,6 +14,7 @@ struct ChildProcess {
   std::vector<std::string> arguments;                ///< without the program's name
   int in = -1, out = -1, err = -1;                   ///< file descriptors; −1: this program's own
   bool own_group = false;                            ///< a Ctrl-C of the terminal does not reach it
+  bool no_environment = false;                       ///< none of this program's variables
   bool alone = false;  ///< without the variables of a launcher (base/launch.h): one process
 };
 

@@ -23,6 +23,8 @@ class MappedFile {
   [[nodiscard]] std::string_view text() const {
     return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()};
   }
+  /// Its pages need not stay in memory: they are read again when someone asks for them.
+  void release() const;
   /// The value at `offset`, which may be unaligned and must lie inside.
   template <typename T>
   [[nodiscard]] T at(std::size_t offset) const {

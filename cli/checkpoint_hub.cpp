@@ -16,6 +16,7 @@
 #include "cli/accept_option.h"
 #include "cli/checkpoint_hub.h"
 #include "cli/checkpoint_parts.h"
+#include "cli/checkpoint_tokens.h"
 #include "cli/comparison_text.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
@@ -54,8 +55,9 @@ void make_config(const TensorSource& source, const HubExportRequest& request,
       checkpoint::checked_config_of(source, request.config_file, request.overrides);
   const std::int64_t vocabulary =
       request.vocab_size > 0 ? request.vocab_size : config.model.vocab_size;
-  options.config_text =
-      hub::hub_config_text(config.model, vocabulary, options.dtype.value_or(dtype_of(source)));
+  options.config_text = hub::with_token_ids(
+      hub::hub_config_text(config.model, vocabulary, options.dtype.value_or(dtype_of(source))),
+      exported_tokens(request.tokenizer, config.data));
   options.config_place = request.config_file.empty() ? source.address() : request.config_file;
 }
 

@@ -28,14 +28,14 @@ void add_answers(CLI::App& verb, EvaluateRequest& request) {
       ->check(between(1, 1'000'000, "each is a pass over the model"));
   verb.add_option("--temperature", request.temperature, "0: greedy; above: sampled")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(real_between(0, 100, "from 0 to 100"));
   verb.add_option("--top-k", request.top_k, "sample among the K likeliest tokens; 0: all")
       ->capture_default_str()
       ->check(between(0, 10'000'000, "tokens of a vocabulary"));
   verb.add_option("--top-p", request.top_p,
                   "sample among the fewest tokens that have this share of probability")
       ->capture_default_str()
-      ->check(CLI::Range(1e-9, 1.0));
+      ->check(real_between(1e-9, 1, "above 0, up to 1"));
   verb.add_option("--seed", request.seed, "of sampling; the layout does not change the answers")
       ->capture_default_str();
 }
@@ -86,8 +86,9 @@ void add_evaluate(CLI::App& app, int& exit_code) {
       "--metrics exact_match,rouge --answers answers.json\n"
       "A record's last answer is compared with what the model says after its prompt. Answers are "
       "decoded with keys and values\nkept (TP, PP and DP; the layout does not change them), and "
-      "end with the tokenizer's end-of-sequence token.\nExit code 0: evaluated, whatever the "
-      "numbers are; 2: configuration, checkpoint or records are wrong.");
+      "end with the tokenizer's end-of-sequence token, with those of\ngeneration_config.json and "
+      "with the one that ends the answers of chats.\nExit code 0: evaluated, whatever the numbers "
+      "are; 2: configuration, checkpoint or records are wrong.");
   verb->callback([request, accepted, &exit_code] {
     add_accepted(accepted, request->overrides);
     refuse_several_processes("evaluate");

@@ -42,4 +42,10 @@ inline CLI::Validator between(int least, int most, const std::string& why) {
                              [=](double value) { return value >= least && value <= most; });
 }
 
+/// CLI11's Range lets NaN pass. `text`: the limits as people write them.
+inline CLI::Validator real_between(double least, double most, const std::string& text) {
+  return detail::number_that("a number " + text,
+                             [=](double value) { return value >= least && value <= most; });
+}
+
 }  // namespace trellis::cli

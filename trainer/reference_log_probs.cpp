@@ -42,11 +42,11 @@ std::string hash_of(const MicroBatch& batch, std::int64_t row) {
   return hasher.finish().to_string();
 }
 
-/// The adapters are left out while this lives.
+/// The adapters are left out while this lives, unless they belong to the reference.
 class WithoutAdapters {
  public:
-  explicit WithoutAdapters(const ModuleContext& context) : position_(*context.position) {
-    position_.adapters = false;
+  WithoutAdapters(const ModuleContext& context, bool with) : position_(*context.position) {
+    position_.adapters = with;
   }
   ~WithoutAdapters() { position_.adapters = true; }
   WithoutAdapters(const WithoutAdapters&) = delete;
@@ -109,7 +109,7 @@ ReferenceLogProbs::ReferenceLogProbs(const Run& run, std::filesystem::path file,
 
 ReferenceLogProbs::Pairs ReferenceLogProbs::compute(const Run& run, std::int64_t most_batches) {
   const Scope scope("phase=reference");
-  const WithoutAdapters without(run.context);
+  const WithoutAdapters without(run.context, run.adapters);
   const int dp_rank = run.context.parallel->get_data_parallel_rank();
   Pairs result;
   for (const Split split : kSplits) {

@@ -18,8 +18,8 @@ struct ModuleContext;
 
 /// The reference model's log-probabilities of preference pairs: what a policy is compared with in
 /// direct preference optimization. They are computed once, in the order of the data, with the
-/// weights that training starts from (with LoRA: those without adapters), and kept in a file with a
-/// content hash of each pair. Every rank has all of them.
+/// weights that training starts from (with LoRA those without adapters, or with saved ones), and
+/// kept in a file with a content hash of each pair. Every rank has all of them.
 class ReferenceLogProbs {
  public:
   /// What they are computed with, on each rank.
@@ -29,7 +29,8 @@ class ReferenceLogProbs {
     runtime::RankContext& rank;
     const DataModule& data;
     std::int64_t global_batch = 1;
-    bool lora = false;
+    bool lora = false;      ///< without adapters the weights are still the reference's
+    bool adapters = false;  ///< belong to the reference
   };
 
   /// Reads `file`, or makes and writes it. `steps_done`: of a run that goes on; its weights are no

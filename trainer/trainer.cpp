@@ -229,11 +229,19 @@ struct Trainer::Impl {
     std::filesystem::path file = config.model.dpo->ref_cache;
     if (file.empty() && !directory.empty())
       file = std::filesystem::path(directory) / "reference_log_probs.json";
+    const bool lora = config.model.lora.has_value(),
+               adapters = lora && config.model.dpo->starts_with_adapters;
     reference.emplace(
         ReferenceLogProbs::Run{*model, context, rank, *data, config.data.global_batch_size,
-                               config.model.lora && config.model.lora->keeps_base()},
+                               lora && !adapters && config.model.lora->keeps_base(), adapters},
         file, steps_done);
-    log.note("reference log-probabilities: " + (file.empty() ? "not kept" : file.string()));
+    const std::string weights =
+        !lora      ? "of the weights at the start"
+        : adapters ? "of the weights at the start with their adapters, as TRL's "
+                     "(model_alignment_strategy.dpo.reference: start)"
+                   : "of the base without adapters (model_alignment_strategy.dpo.reference: base)";
+    log.note("reference log-probabilities " + weights + ": " +
+             (file.empty() ? "not kept" : file.string()));
   }
 
   [[nodiscard]] TrainingState training_state() {

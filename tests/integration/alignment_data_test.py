@@ -3,12 +3,15 @@
 learns; mistakes name file and record."""
 
 import json
+import os
 import resource
+import struct
+import subprocess
 import unittest
 
 import pyarrow
 import pyarrow.parquet
-from cli_case import SOURCE, Case
+from cli_case import SOURCE, TRELLIS, Case
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -176,6 +179,32 @@ class Doctor(Case):
         self.assertEqual(done.returncode, 0)
         self.assertRegex(done.stdout, r"warning +chat templates +/bin/false")
         self.assertIn("pip install jinja2", done.stdout)
+
+
+class LargeDocument(Case):
+    def test_it_is_inspected_in_pieces(self):
+        """A document of 150 million tokens: neither they nor the pages of the file stay."""
+        tokens = 150_000_000
+        with open(self.dir / "big.bin", "wb") as file:
+            file.truncate(2 * tokens)
+        header = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 1, 2)
+        index = struct.pack("<i", tokens) + struct.pack("<q", 0) + struct.pack("<qq", 0, 1)
+        (self.dir / "big.idx").write_bytes(header + index)
+        command = [TRELLIS, "data", "inspect", str(self.dir / "big"), "--rows", "0", "--json"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        facts = json.loads(process.stdout.read())
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        process.stdout.close()
+        self.assertEqual((process.returncode, facts["tokens"]), (0, tokens))
+        self.assertLess(usage.ru_maxrss, 250 * 1024)
+
+    def test_documents_of_lines_may_hold_zeros(self):
+        rows = [{"text": "a\0b"}, {"text": ""}, {"text": "c"}]
+        (self.dir / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        said = self.trellis("data", "build", "d.jsonl", "--output", "d")
+        self.assertIn("2 documents, 6 tokens", said.stdout)
+        self.assertIn("1 documents left out", said.stdout + said.stderr)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import unittest
 import torch
 import transformers
 from cli_case import TRELLIS, CheckedCase
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 SEQUENCE, VOCABULARY, END = 256, 264, 256
 CONFIG = """
@@ -394,6 +395,101 @@ class Mixtral(EvaluateCase):
                 returncode=2,
             )
             self.assertIn(key, result.stderr)
+
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+class Chats(CheckedCase):
+    """A model that answers as it learned; a tokenizer whose end of a sequence ends no turn."""
+
+    def setUp(self):
+        super().setUp()
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        inner = Tokenizer(models.BPE({c: i for i, c in enumerate(letters)}, []))
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        inner.decoder = decoders.ByteLevel()
+        self.tokenizer = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=inner, eos_token="<|endoftext|>"
+        )
+        self.tokenizer.add_special_tokens(
+            {"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]}
+        )
+        self.tokenizer.chat_template = CHATML
+        self.tokenizer.save_pretrained(self.dir / "tokenizer")
+        pairs = (("the vine", "the rose"), ("the wall", "wood"), ("how many", "seven"))
+        rows = [
+            {"messages": [dict(role="user", content=a), dict(role="assistant", content=b)]}
+            for a, b in pairs
+        ]
+        (self.dir / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        text = CONFIG.format(**ONE, model="qkv_linear: true", source="hf")
+        text = text.replace("{library: byte-level}", "{library: huggingface, type: tokenizer}")
+        text = text.replace("encoder_seq_length: 256", "encoder_seq_length: 64")
+        text = text.replace("unused.jsonl", "chats.jsonl").replace(
+            "vocab_size: 264", "vocab_size: 259"
+        )
+        text = text.replace("global_batch_size: 8", "global_batch_size: 3")
+        text = text.replace("micro_batch_size: 2", "micro_batch_size: 3")
+        (self.dir / "chats.yaml").write_text(text)
+        self.trellis(
+            *("train", "chats.yaml", "trainer.max_steps=70", "--device=cpu"),
+            "exp_manager.create_checkpoint_callback=true",
+            "exp_manager.checkpoint_callback_params={monitor: step, mode: max, save_top_k: 1}",
+        )
+
+    def evaluate(self, checkpoint):
+        said = self.trellis(
+            *("evaluate", "chats.yaml", "--data=chats.jsonl", "--checkpoint", checkpoint),
+            *("--metrics=exact_match", "--max-new-tokens=16", "--answers=answers.json", "--json"),
+        ).stdout
+        return json.loads(said), json.loads((self.dir / "answers.json").read_text())
+
+    def test_a_perfect_model_and_its_export(self):
+        end = self.tokenizer.convert_tokens_to_ids("<|im_end|>")
+        result, answers = self.evaluate("log/checkpoints")
+        self.assertEqual(result["exact_match"], 1.0, answers)
+        self.assertEqual([answer["label"] for answer in answers], ["the rose", "wood", "seven"])
+        self.assertIn(f"{end} (which ends the chats' answers)", result["stop_tokens"])
+        (checkpoint,) = (self.dir / "log/checkpoints").glob("*-last.ckpt")
+        # The tokenizer is the training's, or the one that is named.
+        for out, more in (("a", ()), ("b", ("--tokenizer", "tokenizer"))):
+            self.trellis("checkpoint", "export-hf", checkpoint, "--out", out, *more)
+            model = transformers.AutoModelForCausalLM.from_pretrained(self.dir / out)
+            prompt = self.tokenizer.apply_chat_template(
+                [dict(role="user", content="the vine")],
+                add_generation_prompt=True,
+                return_tensors="pt",
+            )
+            got = model.generate(**prompt, max_new_tokens=40, do_sample=False)
+            said = got[0, prompt["input_ids"].shape[1] :].tolist()
+            self.assertEqual(self.tokenizer.decode(said), "the rose<|im_end|>")
+            ends = {self.tokenizer.eos_token_id, end}
+            for file in ("config.json", "generation_config.json"):
+                ids = json.loads((self.dir / out / file).read_text())["eos_token_id"]
+                self.assertEqual(set(ids), ends)
+        # Other ends of generation_config.json count too.
+        stop = self.tokenizer("r")["input_ids"][0]
+        file = self.dir / "a" / "generation_config.json"
+        file.write_text(json.dumps({"eos_token_id": [stop]}))
+        result, answers = self.evaluate("a")
+        self.assertEqual(answers[0]["prediction"], "the ")
+        self.assertIn("a/generation_config.json", result["stop_tokens"])
+        (self.dir / "tokenizer").rename(self.dir / "moved")
+        said = self.trellis("checkpoint", "export-hf", checkpoint, "--out", "c").stderr
+        self.assertIn("name no end-of-sequence token", said)
+        config = json.loads((self.dir / "c" / "config.json").read_text())
+        self.assertIsNone(config["eos_token_id"])
+
+    def test_numbers_that_are_none(self):
+        for option in ("--temperature=nan", "--top-p=nan", "--temperature=inf"):
+            said = self.trellis(
+                *("evaluate", "chats.yaml", "--data=chats.jsonl", option), returncode=2
+            )
+            self.assertIn("expected a number", said.stderr)
 
 
 class SlidingWindow(EvaluateCase):

@@ -50,6 +50,7 @@ json to_json(const EvaluateRequest& request, const EvaluationResult& result,
     document["rouge"] = {{"rouge1", result.rouge->rouge1},
                          {"rouge2", result.rouge->rouge2},
                          {"rougeL", result.rouge->rouge_l}};
+  if (!result.stop_tokens.empty()) document["stop_tokens"] = result.stop_tokens;
   if (!request.answers.empty()) document["answers"] = request.answers;
   if (time) document["simulated"] = to_json(*time, config);
   return document;
@@ -62,6 +63,8 @@ void print(const EvaluateRequest& request, const EvaluationResult& result, doubl
   if (result.loss)
     std::cout << fmt::format("loss {:.4f} nats per token, perplexity {:.4g}, over {} tokens\n",
                              *result.loss, std::exp(*result.loss), result.loss_tokens);
+  if (!result.stop_tokens.empty())
+    std::cout << terminal_line("answers end with " + result.stop_tokens) << "\n";
   if (result.exact_match)
     std::cout << fmt::format("exact match {:.1f} %\n", 100 * *result.exact_match);
   if (result.rouge)

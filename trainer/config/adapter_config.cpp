@@ -162,13 +162,20 @@ AdapterConfig parse_adapter_config(const std::string& text, const std::string& f
   check_kind(reader);
   AdapterConfig config;
   config.file = file;
-  config.rank = reader.positive(reader.find("lora_rank") != nullptr ? "lora_rank" : "r");
-  config.alpha = reader.number("lora_alpha", /*may_be_zero=*/false);
-  config.dropout = reader.number("lora_dropout", /*may_be_zero=*/true);
-  config.use_rslora = reader.boolean("use_rslora");
-  config.bias = reader.text(
-      reader.find("lora_bias") != nullptr && reader.find("lora_bias")->is_string() ? "lora_bias"
-                                                                                   : "bias");
+  // What a file leaves out has the default of PEFT's LoraConfig, and of NxD's: not of the YAML.
+  constexpr int kRank = 8;
+  constexpr double kAlpha = 8;
+  config.rank =
+      reader.positive(reader.find("lora_rank") != nullptr ? "lora_rank" : "r").value_or(kRank);
+  config.alpha = reader.number("lora_alpha", /*may_be_zero=*/false).value_or(kAlpha);
+  config.dropout = reader.number("lora_dropout", /*may_be_zero=*/true).value_or(0);
+  config.use_rslora = reader.boolean("use_rslora").value_or(false);
+  config.bias =
+      reader
+          .text(reader.find("lora_bias") != nullptr && reader.find("lora_bias")->is_string()
+                    ? "lora_bias"
+                    : "bias")
+          .value_or("none");
   config.modules_to_save = reader.names("modules_to_save");
   read_targets(reader, config);
   config.base_model = reader.text("base_model_name_or_path").value_or("");

@@ -25,6 +25,9 @@ void dpo_fields(Fields& fields, DpoSection& s) {
   });
   fields.positive("kl_beta", s.beta);
   fields.own().text("ref_log_probs_cache", s.ref_cache);
+  fields.own().only_read("reference", [&](SectionReader& r) {
+    s.starts_with_adapters = r.one_of("reference", "base", {"base", "start"}) == "start";
+  });
 }
 
 void sft_fields(Fields& fields, RecordSection& s) {

@@ -188,15 +188,15 @@ void check_lora(const RunConfig& config, SectionReaders& r) {
 void check_prompt(const RunConfig& config, SectionReaders& r) {
   if (config.alignment != "dpo" && config.alignment != "orpo") return;
   SectionReader section = r.alignment.section(config.alignment);
-  const int prompt = config.data.records.max_prompt_length,
-            sequence = config.model.encoder_seq_length;
-  if (prompt < sequence || !section.has_value("max_prompt_length") ||
-      !section.good({"max_prompt_length"}) || !r.model.good({"encoder_seq_length"}))
+  const std::optional<int> prompt = config.data.records.max_prompt_length;
+  const int sequence = config.model.encoder_seq_length;
+  if (!prompt || *prompt < sequence || !section.good({"max_prompt_length"}) ||
+      !r.model.good({"encoder_seq_length"}))
     return;
   section.problem("max_prompt_length",
                   fmt::format("{} leaves no token of the sequence for an answer: expected less "
                               "than model.encoder_seq_length {}",
-                              prompt, sequence));
+                              *prompt, sequence));
 }
 
 /// What preference pairs are not combined with, in this version.

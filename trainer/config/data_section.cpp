@@ -35,6 +35,7 @@ void tokenizer_fields(Fields& fields, TokenizerSection& s) {
   fields.text_or_null("model", s.model);
   fields.text_or_null("vocab_file", s.vocab_file);
   fields.text_or_null("merge_file", s.merge_file);
+  fields.own().one_of("special_tokens", s.special_tokens, {"nxdt", "post_processor"});
 }
 
 TokenizerSection read_tokenizer(SectionReader reader) {

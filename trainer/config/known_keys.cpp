@@ -161,6 +161,7 @@ constexpr KeyGroup kGroups[] = {
      "use train_dir, val_dir and test_dir"},
 
     {"data.tokenizer", kSupported, "", "", "", kNxdt, &list_tokenizer_keys},
+    {"data.tokenizer", kSupported, "", "", "", kOwnKey, &list_tokenizer_keys},
     {"data.tokenizer", kIgnored, "sentencepiece_legacy use_fast", "",
      "there is one implementation of each tokenizer"},
     {"data.tokenizer", kNeutral, "delimiter", "null", "no tokenizer here splits by a delimiter"},

@@ -137,6 +137,8 @@ struct DpoSection {
   double beta = 0.01;     ///< YAML: kl_beta
   std::string ref_cache;  ///< file of the reference model's log-probabilities; "": in the run's
                           ///< directory
+  /// `reference: start`: with the adapters that training starts from, as TRL; else without any
+  bool starts_with_adapters = false;
   bool operator==(const DpoSection&) const = default;
 };
 

@@ -95,10 +95,6 @@ RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& di
   ModelSurroundings surroundings{hf, directory, &config.distributed_strategy,
                                  tokenized ? nullptr : &config.data.tokenizer};
   config.model = read_model(readers.model, surroundings);
-  if (!alignment.strategy.empty() &&
-      !readers.alignment.section(alignment.strategy).has_value("max_prompt_length"))
-    config.data.records.max_prompt_length =
-        std::min(config.data.records.max_prompt_length, config.model.encoder_seq_length / 2);
   config.model.lora = alignment.lora;
   if (alignment.lora && alignment.lora->targets.empty() && alignment.lora->target_regex.empty())
     config.model.lora->targets = default_lora_targets(config.model);

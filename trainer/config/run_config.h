@@ -146,6 +146,9 @@ struct TokenizerSection {
   std::string type;   ///< huggingface: directory or tokenizer.json; megatron: GPT2BPETokenizer, …
   std::string model;  ///< sentencepiece: the .model file
   std::string vocab_file, merge_file;  ///< GPT-2 BPE
+  /// Around records that no chat template writes. nxdt: the beginning-of-sequence token where the
+  /// tokenizer names one; post_processor: what the tokenizer's own adds
+  std::string special_tokens = "nxdt";
   bool operator==(const TokenizerSection&) const = default;
 };
 
@@ -164,9 +167,10 @@ enum class DataKind { kText, kHfDataset, kMegatron, kAlignment };
 struct RecordSection {
   bool packing = false;                        ///< sft: several records in a sequence
   std::string truncation_mode = "keep_start";  ///< of longer records: keep_start, keep_end
-  int max_prompt_length = 2048;                ///< dpo, orpo: tokens
-  int dev_choose_samples = 0;                  ///< only the first records; 0: all
-  bool shuffle = true;                         ///< training samples, in each epoch
+  /// dpo, orpo: tokens of a prompt, where the pair is too long; none: the pair is cut as one.
+  std::optional<int> max_prompt_length;
+  int dev_choose_samples = 0;  ///< only the first records; 0: all
+  bool shuffle = true;         ///< training samples, in each epoch
   bool operator==(const RecordSection&) const = default;
 };
 

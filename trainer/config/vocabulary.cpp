@@ -2,12 +2,15 @@
 #include <filesystem>
 #include <limits>
 #include <string_view>
+#include <unordered_map>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/input_file.h"
 #include "trainer/config/fields.h"
+#include "trainer/config/hub_tokens.h"
 #include "trainer/config/model_readers.h"
 #include "trainer/config/byte_vocabulary.h"
 #include "base/protobuf_fields.h"
@@ -25,11 +28,42 @@ json read_json(const std::filesystem::path& file) {
              : json();
 }
 
+/// Those of a folder with a tokenizer.json. Empty for damaged ones, which the tokenizer refuses.
+std::vector<AddedToken> added_tokens(const json& tokenizer, const json& vocabulary,
+                                     const std::filesystem::path& file) {
+  std::unordered_map<std::string, std::int32_t> ids;
+  std::int32_t place = 0;
+  if (vocabulary.is_array()) {
+    for (const json& piece : vocabulary) {
+      if (piece.is_array() && !piece.empty() && piece[0].is_string())
+        ids[piece[0].get<std::string>()] = place;
+      ++place;
+    }
+  }
+  const auto id_in_model = [&](const std::string& token) -> std::optional<std::int32_t> {
+    if (vocabulary.is_object()) {
+      const auto found = vocabulary.find(token);
+      const bool good = found != vocabulary.end() && found->is_number_integer();
+      return good ? std::optional(found->get<std::int32_t>()) : std::nullopt;
+    }
+    const auto found = ids.find(token);
+    return found == ids.end() ? std::nullopt : std::optional(found->second);
+  };
+  try {
+    return read_hub_tokens(tokenizer, file, id_in_model,
+                           static_cast<std::int32_t>(vocabulary.size()))
+        .added;
+  } catch (const ConfigError&) {
+    return {};
+  }
+}
+
 /// Tokens of a Hugging Face tokenizer.json: the largest id + 1.
 std::optional<int> count_tokenizer_json(const std::filesystem::path& path) {
   std::error_code error;
-  const json file =
-      read_json(std::filesystem::is_directory(path, error) ? path / "tokenizer.json" : path);
+  const std::filesystem::path named =
+      std::filesystem::is_directory(path, error) ? path / "tokenizer.json" : path;
+  const json file = read_json(named);
   if (!file.is_object()) return std::nullopt;
   const json none = json::object();
   const json model = file.value("model", none);
@@ -44,8 +78,7 @@ std::optional<int> count_tokenizer_json(const std::filesystem::path& path) {
     largest =
         static_cast<std::int64_t>(vocabulary.size()) - 1;  // of a Unigram model: ids are places
   }
-  for (const json& token : file.value("added_tokens", json::array()))
-    see(token.is_object() ? token.value("id", json()) : json());
+  for (const AddedToken& token : added_tokens(file, vocabulary, named)) see(token.id);
   if (largest < 0 || largest >= std::numeric_limits<int>::max()) return std::nullopt;
   return static_cast<int>(largest + 1);
 }

@@ -41,7 +41,11 @@ std::shared_ptr<const SampleSource> open(const RunConfig& config, const std::str
   }
   auto samples = std::make_shared<const PreferenceSamples>(std::move(tokens), options);
   description += std::to_string(samples->num_samples()) + " preference pairs of 2 × " +
-                 std::to_string(options.sequence) + " tokens";
+                 std::to_string(options.sequence) + " tokens; longer ones are cut " +
+                 (options.max_prompt_length
+                      ? "to " + std::to_string(*options.max_prompt_length) +
+                            " tokens of the prompt, then in the answers (max_prompt_length)"
+                      : "as one, prompt and answer (without max_prompt_length)");
   return samples;
 }
 

@@ -11,7 +11,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "trainer/data/megatron/indexed_dataset_builder.h"
+#include "trainer/data/tokenizers/unicode.h"
 
 namespace trellis::trainer {
 namespace {
@@ -22,6 +24,7 @@ using Clock = std::chrono::steady_clock;
 struct Document {
   std::string text;
   std::string file;
+  bool may_hold_zeros = false;  ///< no file of a folder, of which zeros say that it is no text
   std::vector<std::int32_t> ids;
   bool skipped = false, done = false;
 };
@@ -93,8 +96,9 @@ void read_documents(const BuildRequest& request, Line& line) {
   try {
     for (const std::string& input : request.inputs) {
       for (const std::filesystem::path& file : list_text_files(input, "input")) {
+        const bool zeros = is_json_lines(file) || file == std::filesystem::path(input);
         for_each_document(file, request.json_key, [&](std::string text) {
-          line.put({std::move(text), file.string(), {}});
+          line.put({std::move(text), file.string(), zeros, {}});
         });
       }
     }
@@ -107,7 +111,10 @@ void read_documents(const BuildRequest& request, Line& line) {
 void encode_documents(const BuildRequest& request, Tokenizer& tokenizer, Line& line) {
   try {
     while (const auto document = line.take()) {
-      document->skipped = document->text.empty() || !is_text(document->text);
+      const std::string& text = document->text;
+      document->skipped =
+          text.empty() ||
+          !(document->may_hold_zeros ? valid_utf8_prefix(text) == text.size() : is_text(text));
       if (!document->skipped) {
         tokenizer.encode(document->text, document->ids);
         if (request.append_eod) document->ids.push_back(*tokenizer.eos_id());
@@ -162,6 +169,7 @@ BuildResult tokenize_documents(const BuildRequest& request,
         "the tokenizer names no end-of-sequence token, which ends each document: name it "
         "(eos_token in tokenizer_config.json), or give --no-append-eod");
   }
+  for (const std::string& note : tokenizers[0]->notes()) log_warning(note);
   BuildResult result;
   result.vocab_size = tokenizers[0]->vocab_size();
   Line line;

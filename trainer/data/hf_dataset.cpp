@@ -2,25 +2,19 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <optional>
 #include <utility>
 
 #include <arrow/api.h>
 #include <arrow/io/api.h>
 #include <arrow/ipc/api.h>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/input_file.h"
-#include "base/json_text.h"
 #include "base/mapped_file.h"
+#include "trainer/data/records/saved_dataset.h"
 
 namespace trellis::trainer {
 namespace {
-
-namespace fs = std::filesystem;
-using nlohmann::json;
 
 constexpr std::int64_t kNoLoss = -100;
 constexpr std::array<const char*, 3> kColumns = {"input_ids", "labels", "attention_mask"};
@@ -32,47 +26,6 @@ T value_of(arrow::Result<T> result, const std::string& file, const std::string& 
     throw ConfigError(file + ": " + what + ": " + result.status().message() +
                       "; save the data set again with datasets' save_to_disk");
   return std::move(result).ValueUnsafe();
-}
-
-json read_json(const fs::path& path) {
-  const MappedFile file(path);
-  return parse_json(file.text(), path.string(), "what datasets' save_to_disk writes");
-}
-
-std::vector<std::string> data_files(const fs::path& directory, const std::string& key) {
-  const fs::path state = directory / "state.json";
-  const std::string where = key + ": " + directory.string();
-  std::error_code error;
-  if (!fs::exists(directory, error))
-    throw ConfigError(where + ": " + (error ? error.message() : "there is no such directory"));
-  if (!why_no_input_file(state).empty()) {
-    std::string hint =
-        ": there is no state.json: expected a directory that datasets' save_to_disk has written";
-    if (fs::exists(directory / "dataset_dict.json", error)) {
-      hint = ": this is a dictionary of data sets; name one of them, such as " +
-             (directory / "train").string();
-    }
-    throw ConfigError(where + hint);
-  }
-  const json document = read_json(state);
-  std::vector<std::string> files;
-  const auto entries = document.find("_data_files");
-  if (!document.is_object() || entries == document.end() || !entries->is_array()) {
-    throw ConfigError(
-        state.string() + ": _data_files: expected a list of files, got " +
-        (document.is_object() && entries != document.end() ? entries->type_name() : "nothing"));
-  }
-  for (const json& entry : *entries) {
-    const auto name = entry.is_object() ? entry.find("filename") : entry.end();
-    if (!entry.is_object() || name == entry.end() || !name->is_string())
-      throw ConfigError(state.string() +
-                        ": _data_files: expected entries {\"filename\": \"…\"}, got " +
-                        entry.dump());
-    files.push_back((directory / name->get<std::string>()).string());
-  }
-  if (files.empty())
-    throw ConfigError(state.string() + ": _data_files is empty: the data set has no rows");
-  return files;
 }
 
 /// Values begin … begin + length − 1 of an integer array.
@@ -143,7 +96,8 @@ struct Batch {
 class HfDataset : public SampleSource {
  public:
   HfDataset(const std::string& directory, std::int64_t sequence_length, const std::string& key)
-      : files_(data_files(directory, key)), sequence_length_(sequence_length) {
+      : files_(files_of_saved_dataset(directory, key + ": " + directory)),
+        sequence_length_(sequence_length) {
     for (std::size_t file = 0; file < files_.size(); ++file) read_file(file);
     if (num_samples_ == 0) throw ConfigError(key + ": " + directory + ": the data set has no rows");
   }
@@ -172,8 +126,6 @@ class HfDataset : public SampleSource {
  private:
   void read_file(std::size_t file) {
     const std::string& path = files_[file];
-    if (const std::string why = why_no_input_file(path); !why.empty())
-      throw ConfigError(path + ": " + why + ", and state.json names it: copy the data set again");
     check_end(path);
     const auto stream = value_of(arrow::io::MemoryMappedFile::Open(path, arrow::io::FileMode::READ),
                                  path, "cannot map");

@@ -23,6 +23,23 @@ DatasetFacts::Excerpt excerpt_of(const IndexedDataset& data, std::int64_t sequen
   return excerpt;
 }
 
+/// In pieces: a document may be as long as the file.
+std::int64_t largest_id(const IndexedDataset& data, std::int64_t sequence, std::int64_t& unreleased,
+                        std::vector<std::int64_t>& ids) {
+  constexpr std::int64_t kPiece = 1 << 18, kReleased = 1 << 25;  // tokens
+  std::int64_t largest = 0;
+  for (std::int64_t first = 0; first < data.size(sequence); first += kPiece) {
+    const std::int64_t count = std::min(kPiece, data.size(sequence) - first);
+    ids.resize(static_cast<std::size_t>(count));
+    data.read(sequence, first, count, ids.data());
+    for (const std::int64_t id : ids) largest = std::max(largest, id);
+    if ((unreleased += count) < kReleased) continue;
+    data.release();
+    unreleased = 0;
+  }
+  return largest;
+}
+
 }  // namespace
 
 DatasetFacts inspect_dataset(const std::string& prefix, const TokenizerSection* tokenizer,
@@ -38,12 +55,11 @@ DatasetFacts inspect_dataset(const std::string& prefix, const TokenizerSection* 
   facts.tokens = data.num_tokens();
   facts.shortest = facts.sequences > 0 ? data.size(0) : 0;
   std::vector<std::int64_t> ids;
+  std::int64_t unreleased = 0;
   for (std::int64_t i = 0; i < facts.sequences; ++i) {
     facts.shortest = std::min<std::int64_t>(facts.shortest, data.size(i));
     facts.longest = std::max<std::int64_t>(facts.longest, data.size(i));
-    ids.resize(static_cast<std::size_t>(data.size(i)));
-    data.read(i, 0, data.size(i), ids.data());
-    for (const std::int64_t id : ids) facts.largest_id = std::max(facts.largest_id, id);
+    facts.largest_id = std::max(facts.largest_id, largest_id(data, i, unreleased, ids));
     if (i < excerpts) facts.excerpts.push_back(excerpt_of(data, i, decoder.get()));
   }
   return facts;

@@ -7,6 +7,7 @@
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "trainer/data/batch_shape.h"
 #include "trainer/data/samples/sample_order.h"
 #include "trainer/data/text_data_module.h"
@@ -51,6 +52,7 @@ TokenStream tokenize(const TextFiles& files, const RunConfig& config) {
                                " or more, the ids of data.tokenizer, got ",
                                config.model.vocab_size));
   }
+  for (const std::string& note : tokenizer->notes()) log_warning(note);
   TokenStream stream;
   stream.sample_length = config.model.encoder_seq_length + 1;
   std::size_t bytes = 0;  // with an end for each document

@@ -76,8 +76,6 @@ std::vector<fs::path> list_files(const fs::path& directory, const std::string& e
   return files;
 }
 
-bool is_json_lines(const fs::path& path) { return path.extension() == ".jsonl"; }
-
 /// The text of one line of a .jsonl file.
 std::string text_of(std::string_view line, const std::string& where, const std::string& json_key) {
   nlohmann::json document;
@@ -191,6 +189,8 @@ std::size_t ascii_prefix(std::string_view bytes) {
 }
 
 }  // namespace
+
+bool is_json_lines(const fs::path& file) { return file.extension() == ".jsonl"; }
 
 bool is_text(std::string_view bytes) {
   for (std::size_t i = ascii_prefix(bytes); i < bytes.size(); i += ascii_prefix(bytes.substr(i))) {

@@ -28,6 +28,9 @@ struct TextFiles {
 [[nodiscard]] std::vector<std::filesystem::path> list_text_files(const std::filesystem::path& path,
                                                                  const std::string& key);
 
+/// A file of which each line is a document.
+[[nodiscard]] bool is_json_lines(const std::filesystem::path& file);
+
 /// Calls `body` with each document of a file: the whole of a text file, or the member `json_key` of
 /// each line of a .jsonl file (blank lines are left out). Throws ConfigError with file and line for
 /// a line that is no JSON object with such a text.

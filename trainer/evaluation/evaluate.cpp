@@ -13,6 +13,7 @@
 #include "trainer/checkpoint/training/run_checkpoints.h"
 #include "trainer/data/alignment/alignment_samples.h"
 #include "trainer/evaluation/generator.h"
+#include "trainer/evaluation/stop_tokens.h"
 #include "trainer/pipeline/model.h"
 #include "trainer/rank_model.h"
 #include "trainer/trainer.h"
@@ -41,8 +42,8 @@ struct Records {
   std::shared_ptr<const RecordTokens> tokens;
   std::shared_ptr<const AnsweredSamples> samples;
   std::int64_t count = 0, batch = 1, sequence = 0;
-  std::int64_t vocab_size = 0;       ///< of the tokenizer
-  std::set<std::int64_t> stop = {};  ///< the end-of-sequence token
+  std::int64_t vocab_size = 0;  ///< of the tokenizer
+  StopTokens stop;
 };
 
 Records open(const EvaluateRequest& request, const RunConfig& config) {
@@ -60,7 +61,8 @@ Records open(const EvaluateRequest& request, const RunConfig& config) {
   records.batch = request.batch > 0 ? request.batch : config.data.micro_batch_size;
   const auto tokenizer = make_tokenizer(config.data.tokenizer);
   records.vocab_size = tokenizer->vocab_size();
-  if (const auto eos = tokenizer->eos_id()) records.stop.insert(*eos);
+  if (generates(request))
+    records.stop = stop_tokens(config, *tokenizer, records.tokens->question(0).end);
   if (config.model.vocab_size < records.vocab_size)
     throw ConfigError("model.vocab_size: expected at least the " +
                       std::to_string(records.vocab_size) + " tokens of data.tokenizer, got " +
@@ -134,7 +136,7 @@ class RankEvaluation {
     const GenerationOptions options{
         request_.max_new_tokens,
         {request_.temperature, request_.top_k, request_.top_p, request_.seed},
-        records_.stop,
+        records_.stop.ids,
         records_.vocab_size};
     const bool writes = parallel_.get_tensor_model_parallel_rank() == 0 &&
                         parallel_.get_pipeline_model_parallel_rank() == 0;
@@ -176,7 +178,7 @@ class RankEvaluation {
                                     const std::vector<std::int64_t>& ids) const {
     std::vector<std::int32_t> shown;
     for (const std::int64_t id : ids)
-      if (!records_.stop.contains(id)) shown.push_back(static_cast<std::int32_t>(id));
+      if (!records_.stop.ids.contains(id)) shown.push_back(static_cast<std::int32_t>(id));
     return valid_text(tokenizer.decode(shown));
   }
 
@@ -244,6 +246,7 @@ EvaluationResult evaluate(
   if (adapter) result.weights += " with the adapters of " + adapter->address();
   result.num_records = records.count;
   result.batch = records.batch;
+  result.stop_tokens = records.stop.description;
   if (generates(request)) result.answers.resize(static_cast<std::size_t>(records.count));
   checkpoint::NameUnion names(config.world_size(), "weights");
   runtime::run_ranks(world, [&](runtime::RankContext& rank) {

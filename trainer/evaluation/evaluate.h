@@ -21,7 +21,8 @@ struct ModelAnswer {
 };
 
 struct EvaluationResult {
-  std::string weights;  ///< where they come from
+  std::string weights;      ///< where they come from
+  std::string stop_tokens;  ///< what ends answers, and which file says so; "": none were asked for
   std::int64_t num_records = 0;
   std::int64_t batch = 0;             ///< records that a data-parallel rank reads together
   std::int64_t prompt_tokens = 0;     ///< of the longest prompt that was answered

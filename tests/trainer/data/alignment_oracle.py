@@ -2,6 +2,7 @@
 Python, from every kind of file; what is said of records that are wrong."""
 
 import json
+import pathlib
 import random
 import unittest
 
@@ -9,16 +10,30 @@ import datasets
 import pyarrow
 import pyarrow.parquet
 import torch
+import trl
 from probe import Case, probe
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from torch.utils.data.distributed import DistributedSampler
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from trl.trainer.dpo_trainer import DataCollatorForPreference
 
 datasets.disable_progress_bars()
 IGNORED, EOS, S = -100, 256, 24
 CHATML = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+LLAMA2 = (
+    "{% for m in messages %}{% if m.role == 'user' %}{{ bos_token + '[INST] ' + m.content + "
+    "' [/INST]' }}{% else %}{{ ' ' + m.content + ' ' + eos_token }}{% endif %}{% endfor %}"
 )
 # Writes what came before an answer differently once another one follows.
 FORGETFUL = CHATML.replace("{{ m.content }}", "{{ m.content if loop.last else '…' }}")
@@ -158,12 +173,46 @@ class Alignment(Case):
             turns = sum(m["role"] == "assistant" for m in messages)
             self.assertEqual(learned, encode("漢!</s>") * turns)
 
-    def test_preferences_are_cut_by_trls_rule(self):
+    def pairs(self, *lengths):
         rng, rows = random.Random(2), []
         for _ in range(60):
-            lengths = [rng.choice((1, 4, 9, 30)) for _ in range(3)]
-            texts = ["".join(rng.choice("xyz") for _ in range(n)) for n in lengths]
+            texts = ["".join(rng.choice("xyz") for _ in range(rng.choice(lengths))) for _ in "123"]
             rows.append(dict(zip(("prompt", "chosen", "rejected"), texts, strict=True)))
+        return rows
+
+    def test_preferences_are_cut_as_one_as_trl_does(self):
+        rows = self.pairs(1, 4, 9, 20)
+        for mode in ("keep_start", "keep_end"):
+            collate = DataCollatorForPreference(EOS, max_length=S, truncation_mode=mode)
+            examples = [
+                dict(
+                    prompt_ids=ids(row["prompt"]),
+                    chosen_ids=[*ids(row["chosen"]), EOS],
+                    rejected_ids=[*ids(row["rejected"]), EOS],
+                )
+                for row in rows
+            ]
+            batch = collate(examples)
+            got = self.rows(self.jsonl(rows), preferences=True, keep_end=mode == "keep_end")
+            parts = got + [sample["rejected"] for sample in got]
+            self.assertEqual(len(parts), len(batch["input_ids"]))
+            for part, tokens, mask, attended in zip(
+                parts,
+                batch["input_ids"].tolist(),
+                batch["completion_mask"].tolist(),
+                batch["attention_mask"].tolist(),
+                strict=True,
+            ):
+                tokens, length = padded(tokens, EOS), sum(attended)
+                labels = [t if m else IGNORED for t, m in zip(tokens[1:], mask[1:], strict=False)]
+                self.assertEqual(part["tokens"][:length], tokens[:length])
+                self.assertEqual(part["labels"], padded(labels, IGNORED))
+        long = [dict(prompt="p" * S, chosen="c", rejected="r")]
+        asked = self.ask(self.jsonl(long), preferences=True)
+        self.refused("data.jsonl:1", "of its answer none", "keep_end", **asked)
+
+    def test_preferences_are_cut_in_parts_with_max_prompt_length(self):
+        rows = self.pairs(1, 4, 9, 30)
         most = 10
         for keep_end in (False, True):
             got = self.rows(
@@ -229,6 +278,202 @@ class Alignment(Case):
                         consumed_samples=begin * batch,
                     )
                     self.assertEqual(got, expected[begin:])
+
+    def llama2_tokenizer(self):
+        """SentencePiece's BPE: a text begins with ▁, which no answer within a chat has."""
+        text = "the vine is red and the wall is old , how many leaves ? the answer is seven ."
+        inner = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
+        inner.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        )
+        special = ["<unk>", "<s>", "</s>"]
+        inner.train_from_iterator(
+            [text] * 3,
+            trainers.BpeTrainer(vocab_size=90, special_tokens=special, show_progress=False),
+        )
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=inner, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+        )
+        tokenizer.chat_template = LLAMA2
+        tokenizer.save_pretrained(self.dir / "tokenizer")
+        return tokenizer
+
+    def learned(self, sample):
+        return [t for t in sample["labels"] if t != IGNORED]
+
+    def words(self, *messages):
+        roles = ("user", "assistant") * 9
+        return [dict(role=r, content=c) for r, c in zip(roles, messages, strict=False)]
+
+    def test_a_chat_is_encoded_as_a_whole(self):
+        """Ids are apply_chat_template's; what is learned is its mask of {% generation %}."""
+        chats = [
+            self.words("how many leaves", "the answer is seven ."),
+            self.words("the vine", "\nis red", "and", "the wall is old"),
+            self.words("leaves ?", "seven  , 漢漢 the"),
+        ]
+        marked = {
+            LLAMA2: LLAMA2.replace(
+                "{{ ' ' + m.content + ' ' + eos_token }}",
+                "{% generation %}{{ ' ' + m.content + ' ' + eos_token }}{% endgeneration %}",
+            ),
+            CHATML: "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}"
+            "{% generation %}{{ m.content }}</s>{% endgeneration %}{% else %}{{ m.content }}</s>"
+            "{% endif %}{% endfor %}",
+        }
+        more = dict(library="huggingface", type=str(self.dir / "tokenizer"), sequence_length=200)
+        path = self.jsonl([dict(messages=chat) for chat in chats])
+        for make in (self.llama2_tokenizer, self.chat_tokenizer):
+            for plain, template in marked.items():
+                tokenizer = make()
+                expected = [
+                    tokenizer.apply_chat_template(
+                        chat,
+                        chat_template=template,
+                        return_dict=True,
+                        return_assistant_tokens_mask=True,
+                    )
+                    for chat in chats
+                ]
+                for used in (plain, template):
+                    (self.dir / "tokenizer" / "chat_template.jinja").write_text(used)
+                    for sample, one in zip(self.rows(path, **more), expected, strict=True):
+                        whole = one["input_ids"]
+                        self.assertEqual(sample["tokens"][: len(whole)], whole)
+                        mask = one["assistant_masks"]
+                        chosen = [t for t, m in zip(whole, mask, strict=True) if m]
+                        self.assertEqual(self.learned(sample), chosen, used)
+
+    def stock(self, name):
+        return (pathlib.Path(trl.__file__).parent / "chat_templates" / name).read_text()
+
+    def test_templates_that_write_earlier_turns_differently_train(self):
+        thought = "<think>\nwhy\n</think>\n\nA1"
+        llama3 = self.stock("llama3.jinja").replace("{% if add_generation_prompt %}", "{% if 1 %}")
+        qwen3 = self.stock("qwen3.jinja")
+        call = dict(name="f", arguments={"x": 1})
+        used = [
+            dict(role="user", content="Q0"),
+            dict(role="assistant", content="", tool_calls=[dict(type="function", function=call)]),
+            dict(role="tool", content="R"),
+            *self.words("Q1", "A1")[1:],
+            *self.words("Q2", "A2"),
+        ]
+        tool = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call><|im_end|>\n'
+        last = "<think>\n\n</think>\n\nA2<|im_end|>\n"
+        end, ended = "<|eot_id|>", "<|im_end|>\n"
+        for template, chat, answers in (
+            (llama3, self.words("Q1", "A1", "Q2", "A2"), ["A1" + end, "A2" + end]),
+            (llama3, self.words("Q1", "A1"), ["A1" + end]),
+            (qwen3, self.words("Q1", "A1", "Q2", "A2"), ["A1" + ended, last]),
+            (qwen3, self.words("Q1", thought, "Q2", "A2"), ["A1" + ended, last]),
+            (qwen3, used, [tool, "A1" + ended, last]),
+        ):
+            tokenizer = self.chat_tokenizer(template)
+            special = [
+                end,
+                "<|im_end|>",
+                "<|im_start|>",
+                "<|start_header_id|>",
+                "<|end_header_id|>",
+            ]
+            tokenizer.add_special_tokens({"additional_special_tokens": special})
+            tokenizer.save_pretrained(self.dir / "tokenizer")
+            more = dict(library="huggingface", type=str(self.dir / "tokenizer"))
+            (sample,) = self.rows(self.jsonl([dict(messages=chat)]), sequence_length=400, **more)
+            whole = tokenizer.apply_chat_template(chat, return_dict=False)
+            self.assertEqual(sample["tokens"][: len(whole)], whole)
+            self.assertEqual(tokenizer.decode(self.learned(sample)), "".join(answers))
+            # As a prompt and its completion, the answer alone.
+            record = dict(prompt=chat[:-1], completion=chat[-1:])
+            (sample,) = self.rows(self.jsonl([record]), sequence_length=400, **more)
+            self.assertEqual(tokenizer.decode(self.learned(sample)), answers[-1])
+
+    def test_special_tokens_are_added_once(self):
+        tokenizer = self.chat_tokenizer()
+        more = dict(library="huggingface", type=str(self.dir / "tokenizer"))
+        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+        row = dict(prompt="p", completion="c")
+        rows = [
+            row,
+            {**row, "completion": "c</s>"},
+            {**row, "prompt": "<s>p"},
+            dict(text="<s>c</s>"),
+        ]
+        plain = [bos, *tokenizer("p")["input_ids"], *tokenizer("c")["input_ids"], eos]
+        expected = [plain, plain, plain, [bos, *tokenizer("c")["input_ids"], eos]]
+        got = self.rows(self.jsonl(rows), **more)
+        self.assertEqual([g["tokens"][: len(e)] for g, e in zip(got, expected)], expected)
+        pair = dict(prompt="p", chosen="c</s>", rejected="c")
+        (got,) = self.rows(self.jsonl([pair]), preferences=True, **more)
+        self.assertEqual(got["tokens"], got["rejected"]["tokens"])
+
+    def test_the_tokenizers_own_post_processor(self):
+        more = dict(library="huggingface", type=str(self.dir / "tokenizer"))
+        rows = self.jsonl([dict(prompt="p", completion="c")])
+        for config, template in (
+            ({}, None),
+            ({}, "<s> $A"),
+            ({}, "<s> <s> $A </s>"),
+            ({"add_bos_token": True}, None),
+            ({"add_bos_token": False, "add_eos_token": True}, "<s> $A"),
+        ):
+            tokenizer = self.chat_tokenizer()
+            if template:
+                special = [("<s>", tokenizer.bos_token_id), ("</s>", tokenizer.eos_token_id)]
+                tokenizer._tokenizer.post_processor = processors.TemplateProcessing(
+                    single=template, special_tokens=special
+                )
+            tokenizer.save_pretrained(self.dir / "tokenizer")
+            file = self.dir / "tokenizer" / "tokenizer_config.json"
+            file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
+            loaded = AutoTokenizer.from_pretrained(self.dir / "tokenizer")
+            whole = loaded("pc")["input_ids"]
+            if whole[-1] != loaded.eos_token_id:
+                whole.append(loaded.eos_token_id)
+            (got,) = self.rows(rows, special_tokens="post_processor", **more)
+            self.assertEqual(got["tokens"][: len(whole)], whole, (config, template))
+
+    def test_folders_of_datasets_are_what_their_state_says(self):
+        some = [dict(input=f"q{i}", output="a") for i in range(6)]
+        folder = self.dir / "saved"
+        datasets.Dataset.from_list(some).save_to_disk(str(folder))
+        expected = self.rows(folder)
+        loaded = datasets.load_from_disk(str(folder))
+        loaded.map(lambda row: {"output": "b"})
+        loaded.filter(lambda row: row["input"] != "q1")
+        loaded.shuffle(seed=1)
+        self.assertGreater(len(list(folder.glob("cache-*.arrow"))), 0)
+        self.assertEqual(self.rows(folder), expected)
+        chosen = loaded.filter(lambda row: row["input"] != "q1").shuffle(seed=1)
+        chosen.save_to_disk(str(self.dir / "chosen"))
+        self.assertEqual(len(self.rows(self.dir / "chosen")), 5)
+        both = datasets.DatasetDict(train=loaded, test=loaded.select([0]))
+        both.save_to_disk(str(self.dir / "both"))
+        self.refused("dictionary", "both/train or ", "both/test", **self.ask(self.dir / "both"))
+        self.assertEqual(len(self.rows(self.dir / "both" / "test")), 1)
+
+    def test_columns_of_types_that_json_does_not_have(self):
+        """No one reads them: they are no error. Objects of several kinds are text to datasets 5."""
+        mixed = [
+            dict(role="user", content="u"),
+            dict(role="assistant", content="a", tool_calls=[{"x": 1}]),
+        ]
+        features = datasets.Features(
+            messages=[datasets.Json()], picture=datasets.Value("binary"), other=datasets.Json()
+        )
+        row = dict(messages=mixed, picture=b"\xff", other={"a": [1, None]})
+        folder = self.dir / "saved"
+        datasets.Dataset.from_list([row], features=features).save_to_disk(str(folder))
+        tokenizer = self.chat_tokenizer()
+        more = dict(library="huggingface", type=str(self.dir / "tokenizer"))
+        (sample,) = self.rows(folder, **more)
+        whole = tokenizer.apply_chat_template(mixed, return_dict=False)
+        self.assertEqual(sample["tokens"][: len(whole)], whole)
+        table = pyarrow.table({"prompt": [b"p"], "completion": ["c"]})
+        with pyarrow.ipc.new_stream(self.dir / "x.arrow", table.schema) as writer:
+            writer.write_table(table)
+        self.refused("x.arrow: record 1", "prompt", "binary", **self.ask(self.dir / "x.arrow"))
 
     def test_bad_records_are_named_with_their_line(self):
         good = {"input": "a", "output": "b"}

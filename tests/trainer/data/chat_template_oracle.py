@@ -2,10 +2,17 @@
 tools, system turns and odd texts; templates that do not parse, refuse, or do not end."""
 
 import json
+import os
+import pathlib
 import random
+import re
+import shutil
+import sys
 import time
 import unittest
 
+import jinja2
+import markupsafe
 from probe import Case, probe
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
@@ -406,6 +413,64 @@ class Templates(Case):
             **self.asked([dict(messages=[])]),
         )
         self.assertLess(time.monotonic() - start, 30)
+
+    def test_its_process_has_no_environment_files_or_endless_text(self):
+        os.environ["SECRET_OF_THIS_TEST"] = "x"
+        self.addCleanup(os.environ.pop, "SECRET_OF_THIS_TEST")
+        # A sandbox that lets everything out shows what there is to be had.
+        packages = self.dir / "packages"
+        shutil.copytree(pathlib.Path(jinja2.__file__).parent, packages / "jinja2")
+        shutil.copytree(pathlib.Path(markupsafe.__file__).parent, packages / "markupsafe")
+        sandbox = packages / "jinja2" / "sandbox.py"
+        sandbox.write_text(
+            sandbox.read_text().replace(
+                "class ImmutableSandboxedEnvironment(SandboxedEnvironment):",
+                "class ImmutableSandboxedEnvironment(SandboxedEnvironment):\n"
+                "    def __init__(self, *a, **k):\n"
+                "        super().__init__(*a, **k)\n"
+                "        import os, resource\n"
+                "        self.globals.update(env=dict(os.environ), open=open, fork=os.fork, "
+                "most=resource.getrlimit(resource.RLIMIT_NPROC)[0])\n",
+            )
+        )
+        python = self.dir / "python3"
+        code = f"import sys; sys.path.insert(0, {str(packages)!r}); exec(sys.argv.pop(1))"
+        python.write_text(f"#!/bin/sh\nshift 2\nexec {sys.executable} -I -c '{code}' \"$@\"\n")
+        python.chmod(0o755)
+        os.environ["TRELLIS_PYTHON"] = str(python)
+        self.addCleanup(os.environ.pop, "TRELLIS_PYTHON")
+        self.tokenizer("{{ env | tojson }} {{ most }}")
+        (chat,) = self.ours([dict(messages=[])])
+        self.assertNotIn("SECRET", chat["text"])
+        self.assertNotIn("PATH", chat["text"])
+        self.assertTrue(chat["text"].endswith(" 0"), chat["text"])
+        self.tokenizer("{{ open('/etc/passwd') }}")
+        self.refused("Too many open files", **self.asked([dict(messages=[])]))
+
+    def test_an_old_jinja_is_refused(self):
+        packages = self.dir / "packages"
+        shutil.copytree(pathlib.Path(jinja2.__file__).parent, packages / "jinja2")
+        init = packages / "jinja2" / "__init__.py"
+        init.write_text(re.sub(r'__version__ = "[^"]+"', '__version__ = "3.1.5"', init.read_text()))
+        self.assertIn("3.1.5", init.read_text())
+        python = self.dir / "python3"
+        code = f"import sys; sys.path.insert(0, {str(packages)!r}); exec(sys.argv.pop(1))"
+        python.write_text(f"#!/bin/sh\nshift 2\nexec {sys.executable} -I -c '{code}' \"$@\"\n")
+        python.chmod(0o755)
+        os.environ["TRELLIS_PYTHON"] = str(python)
+        self.addCleanup(os.environ.pop, "TRELLIS_PYTHON")
+        self.tokenizer("{{ 1 }}")
+        self.refused("jinja2 3.1.5", "3.1.6 or newer", **self.asked([dict(messages=[])]))
+
+    def test_a_text_without_end_is_no_wait(self):
+        for template in (
+            "{{ 'a' * (10 ** 9) }}",
+            "{% for a in range(90000) %}{{ 'a' * 100000 }}{% endfor %}",
+        ):
+            self.tokenizer(template)
+            start = time.monotonic()
+            self.refused("refuses this record", **self.asked([dict(messages=[])]))
+            self.assertLess(time.monotonic() - start, 20)
 
     def test_a_template_cannot_leave_the_sandbox(self):
         self.tokenizer(

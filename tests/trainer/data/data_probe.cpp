@@ -125,6 +125,7 @@ TokenizerSection tokenizer_section(const json& ask) {
   section.model = ask.value("model", "");
   section.vocab_file = ask.value("vocab_file", "");
   section.merge_file = ask.value("merge_file", "");
+  section.special_tokens = ask.value("special_tokens", "nxdt");
   return section;
 }
 
@@ -143,7 +144,7 @@ json alignment_rows(const json& ask) {
   options.sequence = ask.at("sequence_length");
   options.most_records = ask.value("dev_choose_samples", 0);
   options.packing = ask.value("packing", false);
-  options.max_prompt_length = ask.value("max_prompt_length", 0);
+  if (ask.contains("max_prompt_length")) options.max_prompt_length = ask.at("max_prompt_length");
   options.next_tokens = ask.value("next_tokens", false);
   options.truncation = ask.value("keep_end", false) ? Truncation::kKeepEnd : Truncation::kKeepStart;
   const TokenizerSection tokenizer = tokenizer_section(ask);
@@ -180,6 +181,7 @@ json tokenize(const json& ask) {
           {"eos", id(tokenizer->eos_id())},
           {"bos", id(tokenizer->bos_id())},
           {"pad", id(tokenizer->pad_id())},
+          {"notes", tokenizer->notes()},
           {"ids", ids},
           {"texts", texts}};
 }

@@ -21,6 +21,7 @@ from tokenizers import (
     pre_tokenizers,
     trainers,
 )
+from transformers import AutoTokenizer
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| "
@@ -210,16 +211,178 @@ class ByteLevel(TokenizersCase):
         tokenizer = self.llama3()
         tokenizer.save(str(self.dir / "tokenizer.json"))
         (self.dir / "tokenizer_config.json").write_text(
-            json.dumps({"eos_token": {"content": "<|eot|>"}, "bos_token": None})
+            json.dumps({"eos_token": "b", "bos_token": None})
         )
         (self.dir / "special_tokens_map.json").write_text(
-            json.dumps({"pad_token": "a", "eos_token": "b"})
+            json.dumps({"pad_token": "a", "eos_token": {"content": "<|eot|>"}})
         )
         answer = probe(ask="tokenize", texts=[], library="huggingface", type=str(self.dir))
         self.assertEqual(
             (answer["eos"], answer["bos"], answer["pad"]),
             (tokenizer.token_to_id("<|eot|>"), None, tokenizer.token_to_id("a")),
         )
+
+
+class AddedTokensOfEveryFile(TokenizersCase):
+    """Which tokens there are, and their ids, is what transformers makes of the folder's files."""
+
+    TEXT = "a<|x|>b<|y|><z> word <|eot|> [s] q<|u|>½word word½ words\n"
+
+    def entry(self, content, **flags):
+        default = dict(lstrip=False, rstrip=False, normalized=False, single_word=False)
+        return dict(content=content, **{**default, "special": True, **flags})
+
+    def check(self, edit=None, **files):
+        folder = self.dir / str(len(list(self.dir.iterdir())))
+        folder.mkdir()
+        document = json.loads(self.good)
+        if edit:
+            edit(document)
+        (folder / "tokenizer.json").write_text(json.dumps(document))
+        files = {"tokenizer_config": {}, **files}
+        files["tokenizer_config"] = dict(
+            files["tokenizer_config"], tokenizer_class="PreTrainedTokenizerFast"
+        )
+        for name, content in files.items():
+            (folder / f"{name}.json").write_text(json.dumps(content))
+        theirs = AutoTokenizer.from_pretrained(folder)
+        ours = probe(ask="tokenize", texts=[self.TEXT], library="huggingface", type=str(folder))
+        expected = theirs.encode(self.TEXT, add_special_tokens=False)
+        self.assertEqual(ours["ids"][0], expected, (files, theirs.convert_ids_to_tokens(expected)))
+        for name in ("eos", "bos", "pad"):
+            self.assertEqual(ours[name], getattr(theirs, f"{name}_token_id"), (name, files))
+        self.assertEqual(ours["vocab_size"], max(theirs.get_vocab().values()) + 1)
+        return ours["notes"]
+
+    def test_equal_transformers(self):
+        trained = train(pre_tokenizers.ByteLevel(add_prefix_space=False), size=400)
+        self.good, size, entry = trained.to_str(), trained.get_vocab_size(), self.entry
+        self.check()
+        decoder = {str(size): entry("<|x|>"), str(size + 1): entry("<|y|>", lstrip=True)}
+        notes = self.check(tokenizer_config=dict(added_tokens_decoder=decoder))
+        self.assertEqual(notes, [])
+        decoder = {str(size + 9): entry("<|x|>"), str(size + 3): entry("word", special=False)}
+        notes = self.check(tokenizer_config=dict(added_tokens_decoder=decoder, eos_token="<|x|>"))
+        self.assertIn(f"<|x|> has the id {size + 1}, as transformers gives it, and not", notes[1])
+        self.check(tokenizer_config=dict(additional_special_tokens=["<|x|>", "<z>"]))
+        self.check(tokenizer_config=dict(extra_special_tokens=["<|x|>", "<|y|>"]))
+        self.check(tokenizer_config=dict(extra_special_tokens={"image_token": "<|x|>"}))
+        notes = self.check(tokenizer_config=dict(eos_token="<|x|>", pad_token="a", bos_token=None))
+        self.assertIn("next free one", notes[0])
+        self.check(tokenizer_config=dict(eos_token=entry("<|x|>"), image_token="<z>"))
+        self.check(added_tokens={"<|x|>": size + 1, "<|y|>": size})
+        self.check(
+            added_tokens={"<|x|>": size, "[s]": size + 5},
+            special_tokens_map=dict(eos_token="[s]", additional_special_tokens=["<|u|>"]),
+            tokenizer_config=dict(eos_token="<|y|>"),
+        )
+
+        def other_ids(document):
+            document["added_tokens"] += [
+                dict(entry("<|x|>"), id=size + 7),
+                dict(entry("<|y|>"), id=size + 2),
+                dict(entry("word", single_word=True, special=False), id=size),
+            ]
+
+        self.assertEqual(len(self.check(other_ids)), 3)
+        self.check(other_ids, tokenizer_config=dict(added_tokens_decoder={"0": entry("<|eot|>")}))
+
+
+class WholeOfUnicode(TokenizersCase):
+    """Every character, as the package's tables of several versions have them."""
+
+    def texts(self):
+        codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+        assigned = [c for c in codes if c < 0x32400 or 0xE0000 <= c < 0xE0200]
+        step = 97  # characters that are neighbours in a text are not in the table
+        return ["".join(f"a{chr(c)}A " for c in assigned[first::step]) for first in range(step)] + [
+            "".join(chr(c) for c in assigned[first::step]) for first in range(step)
+        ]
+
+    def test_each_part(self):
+        nothing = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        steps = [
+            pre_tokenizers.Whitespace(),
+            pre_tokenizers.Punctuation(),
+            pre_tokenizers.Digits(individual_digits=False),
+            pre_tokenizers.UnicodeScripts(),
+            pre_tokenizers.BertPreTokenizer(),
+            pre_tokenizers.CharDelimiterSplit("a"),
+            pre_tokenizers.Split(Regex(LLAMA3), "isolated"),
+            pre_tokenizers.Split(Regex(QWEN2), "isolated"),
+            pre_tokenizers.Split(Regex(r"[\p{Lu}\p{M}]+|[^\s\p{P}]+|\P{Ll}"), "isolated"),
+        ]
+        forms = [
+            normalizers.NFC(),
+            normalizers.NFKD(),
+            normalizers.Nmt(),
+            normalizers.Lowercase(),
+            normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]),
+            normalizers.BertNormalizer(),
+        ]
+        texts = self.texts()
+        vocabulary = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+        for form, step in [(None, step) for step in steps] + [(form, None) for form in forms]:
+            tokenizer = Tokenizer(models.BPE(vocabulary, []))
+            if form is not None:
+                tokenizer.normalizer = form
+            tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+                [step, nothing] if step is not None else [nothing]
+            )
+            tokenizer = self.with_word_starts(tokenizer)
+            self.compare(tokenizer, texts, decode=False)
+
+    def with_word_starts(self, tokenizer):
+        """Bytes that do not begin a word are other tokens."""
+        document = json.loads(tokenizer.to_str())
+        letters = sorted(document["model"]["vocab"])
+        document["model"]["vocab"] = {c: i for i, c in enumerate(letters)} | {
+            "##" + c: 256 + i for i, c in enumerate(letters)
+        }
+        document["model"]["continuing_subword_prefix"] = "##"
+        return Tokenizer.from_str(json.dumps(document))
+
+
+class WordModels(TokenizersCase):
+    def test_word_level(self):
+        words = sorted({word for text in CORPUS[-4:] for word in text.split()})[:60]
+        vocabulary = {word: i for i, word in enumerate(["[UNK]", *words])}
+        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        self.compare(tokenizer)
+        path = self.dir / "tokenizer.json"
+        document = json.loads(tokenizer.to_str())
+        document["model"]["unk_token"] = "nothing"
+        path.write_text(json.dumps(document))
+        asked = dict(ask="tokenize", texts=["zzz"], library="huggingface", type=str(path))
+        self.refused("model.unk_token: expected a token", "zzz", **asked)
+
+    def test_bpe_with_a_prefix_and_a_suffix(self):
+        for prefix, suffix in (("##", ""), ("", "</w>"), ("##", "</w>")):
+            for byte_level in (False, True):
+                tokenizer = Tokenizer(
+                    models.BPE(
+                        unk_token="<unk>",
+                        continuing_subword_prefix=prefix or None,
+                        end_of_word_suffix=suffix or None,
+                    )
+                )
+                tokenizer.pre_tokenizer = (
+                    pre_tokenizers.ByteLevel(add_prefix_space=False)
+                    if byte_level
+                    else pre_tokenizers.WhitespaceSplit()
+                )
+                trainer = trainers.BpeTrainer(
+                    vocab_size=900,
+                    special_tokens=["<unk>"],
+                    continuing_subword_prefix=prefix,
+                    end_of_word_suffix=suffix,
+                    show_progress=False,
+                )
+                tokenizer.train_from_iterator(CORPUS[-4:] + CORPUS[:2], trainer)
+                if suffix and not byte_level:
+                    tokenizer.decoder = decoders.BPEDecoder(suffix)
+                self.compare(tokenizer, decode=bool(suffix) and not byte_level)
 
 
 class Gpt2Files(TokenizersCase):
@@ -416,9 +579,7 @@ class BadFiles(TokenizersCase):
             put("normalizer", {"type": "Precompiled"}),
             "normalizer.type: the normalizer Precompiled (known: Sequence, Prepend, ",
         )
-        self.broken(
-            put("pre_tokenizer", {"type": "UnicodeScripts"}), "the pre-tokenizer UnicodeScripts"
-        )
+        self.broken(put("pre_tokenizer", {"type": "FixedLength"}), "the pre-tokenizer FixedLength")
         self.broken(
             put(
                 "pre_tokenizer",

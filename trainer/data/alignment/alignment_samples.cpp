@@ -30,6 +30,16 @@ void pad(Sample& sample, std::int64_t sequence, std::int32_t pad_id) {
   sample.tokens.resize(length, pad_id);
 }
 
+/// Tokens, and as labels the next ones that are learned.
+void append_tokens(const AnsweredTokens& tokens, Sample& sample) {
+  const std::size_t length = tokens.ids.size();
+  sample.tokens.insert(sample.tokens.end(), tokens.ids.begin(), tokens.ids.end());
+  for (std::size_t i = 0; i < length; ++i) {
+    const bool learned = i + 1 < length && tokens.answer[i + 1];
+    sample.labels.push_back(learned ? tokens.ids[i + 1] : kNoLoss);
+  }
+}
+
 /// Lengths of records, counted on all cores. The first record that is wrong is thrown.
 std::vector<std::int32_t> count_tokens(const RecordTokens& records, std::int64_t num_records,
                                        const AlignmentSampleOptions& options) {
@@ -86,12 +96,9 @@ std::string AnsweredSamples::description() const {
 
 void AnsweredSamples::append(std::int64_t record, std::int64_t document, Sample& sample) const {
   const AnsweredTokens tokens = records_->answered(record, options_.sequence, options_.truncation);
-  const std::size_t length = tokens.ids.size();
-  sample.tokens.insert(sample.tokens.end(), tokens.ids.begin(), tokens.ids.end());
-  for (std::size_t i = 0; i < length; ++i) {
-    const bool learned = i + 1 < length && tokens.answer[i + 1];
-    sample.labels.push_back(learned ? tokens.ids[i + 1] : kNoLoss);
-    if (!options_.packing) continue;
+  append_tokens(tokens, sample);
+  if (!options_.packing) return;
+  for (std::size_t i = 0; i < tokens.ids.size(); ++i) {
     sample.position_ids.push_back(static_cast<std::int64_t>(i));
     sample.documents.push_back(document);
   }
@@ -126,15 +133,9 @@ PreferenceSamples::PreferenceSamples(std::shared_ptr<const RecordTokens> records
       options_(options),
       num_records_(used_records(*records_, options)) {}
 
-Sample PreferenceSamples::sequence(const std::vector<std::int32_t>& prompt,
-                                   const std::vector<std::int32_t>& answer) const {
+Sample PreferenceSamples::sequence(const AnsweredTokens& tokens) const {
   Sample sample;
-  sample.tokens.assign(prompt.begin(), prompt.end());
-  sample.tokens.insert(sample.tokens.end(), answer.begin(), answer.end());
-  const std::size_t length = sample.tokens.size();
-  sample.labels.assign(length, kNoLoss);
-  std::copy(answer.begin(), answer.end(),
-            sample.labels.begin() + static_cast<std::ptrdiff_t>(prompt.size()) - 1);
+  append_tokens(tokens, sample);
   if (options_.next_tokens) {
     sample.next_tokens.assign(sample.tokens.begin() + 1, sample.tokens.end());
     sample.next_tokens.resize(static_cast<std::size_t>(options_.sequence), kNoLoss);
@@ -147,8 +148,8 @@ Sample PreferenceSamples::item(std::int64_t index) const {
   const std::int64_t record = index < 0 ? num_records_ - 1 : index;
   const PreferenceTokens tokens = records_->preference(
       record, options_.sequence, options_.max_prompt_length, options_.truncation);
-  Sample sample = sequence(tokens.prompt, tokens.chosen);
-  sample.rejected.push_back(sequence(tokens.prompt, tokens.rejected));
+  Sample sample = sequence(tokens.chosen);
+  sample.rejected.push_back(sequence(tokens.rejected));
   if (index >= 0) return sample;
   sample.loss_mask.assign(sample.tokens.size(), 0.0F);
   sample.rejected[0].loss_mask = sample.loss_mask;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "trainer/data/alignment/record_tokens.h"
@@ -17,8 +18,8 @@ struct AlignmentSampleOptions {
   /// Supervised: records are laid one after the other into a sequence, in the order of the file, as
   /// long as they fit. Each is a document: positions start again, attention does not cross.
   bool packing = false;
-  std::int64_t max_prompt_length = 0;  ///< preferences
-  bool next_tokens = false;            ///< preferences: Sample::next_tokens as well
+  std::optional<std::int64_t> max_prompt_length = {};  ///< preferences; none: cut as one
+  bool next_tokens = false;                            ///< preferences: Sample::next_tokens as well
 };
 
 /// Supervised fine-tuning: labels are the tokens of answers, −100 elsewhere. With packing every
@@ -64,8 +65,7 @@ class PreferenceSamples : public SampleSource {
   }
 
  private:
-  [[nodiscard]] Sample sequence(const std::vector<std::int32_t>& prompt,
-                                const std::vector<std::int32_t>& answer) const;
+  [[nodiscard]] Sample sequence(const AnsweredTokens& tokens) const;
 
   std::shared_ptr<const RecordTokens> records_;
   AlignmentSampleOptions options_;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/escape.h"
+#include "trainer/data/alignment/chat_answers.h"
 
 namespace trellis::trainer {
 namespace {
@@ -44,21 +45,10 @@ std::size_t common_messages(const Json& a, const Json& b) {
   return count;
 }
 
-/// A text cut at the ranges of its answers.
-std::vector<Segment> cut(const std::string& text,
-                         const std::vector<std::pair<std::size_t, std::size_t>>& answers) {
-  std::vector<Segment> segments;
-  std::size_t begin = 0;
-  const auto add = [&](std::size_t end, bool answer) {
-    if (end > begin) segments.push_back({text.substr(begin, end - begin), answer});
-    begin = std::max(begin, end);
-  };
-  for (const auto& [first, end] : answers) {
-    add(first, false);
-    add(end, true);
-  }
-  add(text.size(), false);
-  return segments;
+/// A text whose answer is its end.
+AnsweredText with_answer(std::string prompt, const std::string& answer) {
+  const std::size_t begin = prompt.size(), end = begin + answer.size();
+  return {std::move(prompt) + answer, {{begin, end, end, false}}, false};
 }
 
 }  // namespace
@@ -85,17 +75,14 @@ const ChatTemplate& RecordTexts::chat_template(std::int64_t index) const {
   return *template_;
 }
 
-std::vector<RenderedChat> RecordTexts::render(const Json& messages, const Json& tools,
-                                              const std::vector<Chat>& chats,
-                                              std::int64_t index) const {
-  return chat_template(index).render(messages, tools, chats, [&] { return where(index); });
-}
-
 std::string RecordTexts::text(const Json& record, const char* column, std::int64_t index) const {
   const auto found = record.find(column);
-  if (found == record.end())
-    wrong(index,
-          std::string("there is no column `") + column + "`; the record has " + columns_of(record));
+  if (found == record.end()) {
+    const std::string why = records_->why_absent(column);
+    wrong(index, why.empty() ? std::string("there is no column `") + column + "`; the record has " +
+                                   columns_of(record)
+                             : std::string("column ") + column + ": " + why);
+  }
   if (!found->is_string())
     wrong(index, std::string("column ") + column + ": expected a text, got " + found->type_name());
   return found->get<std::string>();
@@ -128,100 +115,82 @@ Json RecordTexts::tools(const Json& record, std::int64_t index) const {
   return tools;
 }
 
-AnsweredText RecordTexts::turns(const Json& messages, const Json& tools, std::int64_t index) const {
-  const std::size_t size = messages.size();
-  std::vector<Chat> chats = {{{{0, size}}}};
-  for (std::size_t i = 0; i < size; ++i) {
-    if (messages[i].at("role") != "assistant") continue;
-    chats.push_back({{{0, i}}, true});
-    if (i + 1 < size) chats.push_back({{{0, i + 1}}});  // else the whole chat
+AnsweredText RecordTexts::pair(const Json& record, const char* prompt, const char* answer,
+                               std::int64_t index) const {
+  return with_answer(text(record, prompt, index), text(record, answer, index));
+}
+
+AnsweredText RecordTexts::chat_answer(const Json& record, std::int64_t index) const {
+  const auto where_it_is = [&] { return where(index); };
+  const Json tools = this->tools(record, index);
+  if (has(record, "messages")) {
+    const Json& all = messages(record, "messages", index);
+    return answers_of_turns({chat_template(index), all, tools, where_it_is});
   }
-  if (chats.size() == 1) wrong(index, "column messages: no turn is of the assistant");
-  auto rendered = render(messages, tools, chats, index);
-  const std::string whole = rendered[0].text;
-  // A template that marks the answers itself may write earlier turns differently.
-  if (!rendered[0].generated.empty()) return {cut(whole, rendered[0].generated), true};
-  if (rendered.size() % 2 == 0) rendered.push_back(rendered[0]);
-  std::vector<std::pair<std::size_t, std::size_t>> answers;
-  for (std::size_t i = 1; i < rendered.size(); i += 2) {
-    const std::string &before = rendered[i].text, &after = rendered[i + 1].text;
-    if (!after.starts_with(before) || !whole.starts_with(after))
-      wrong(index,
-            "the chat template writes answer " + std::to_string(i / 2 + 1) +
-                " differently when more turns follow, so that its place is unknown: mark answers "
-                "in the template by {% generation %}, or give `prompt` and `completion`");
-    answers.emplace_back(before.size(), after.size());
-  }
-  return {cut(whole, answers), true};
+  if (!has(record, "completion") || !record.at("completion").is_array())
+    wrong(index, "column prompt is a list of messages: expected one in column completion");
+  Json all = messages(record, "prompt", index);
+  const std::size_t prompt = all.size();
+  append(all, messages(record, "completion", index));
+  return answers_after_prompt({chat_template(index), all, tools, where_it_is}, {0, prompt},
+                              {{prompt, all.size()}})[0];
 }
 
 AnsweredText RecordTexts::answered(std::int64_t index) const {
   const Json record = records_->record(index);
   AnsweredText result;
-  if (has(record, "messages")) {
-    result = turns(messages(record, "messages", index), tools(record, index), index);
-  } else if (has(record, "prompt") && record.at("prompt").is_array()) {
-    if (!has(record, "completion") || !record.at("completion").is_array())
-      wrong(index, "column prompt is a list of messages: expected one in column completion");
-    const Json &prompt = messages(record, "prompt", index),
-               &completion = messages(record, "completion", index);
-    Json all = prompt;
-    append(all, completion);
-    const auto chats = render(all, tools(record, index),
-                              {{{{0, all.size()}}}, {{{0, prompt.size()}}, true}}, index);
-    const std::string &whole = chats[0].text, &before = chats[1].text;
-    if (!whole.starts_with(before))
-      wrong(index, "the chat template writes the prompt differently when the completion follows");
-    result = {{{before, false}, {whole.substr(before.size()), true}}, true};
+  if (has(record, "messages") || (has(record, "prompt") && record.at("prompt").is_array())) {
+    result = chat_answer(record, index);
   } else if (has(record, "completion") || (has(record, "prompt") && !has(record, "output"))) {
-    result.segments = {{text(record, "prompt", index), false},
-                       {text(record, "completion", index), true}};
+    result = pair(record, "prompt", "completion", index);
   } else if (has(record, "input") || has(record, "output")) {
-    result.segments = {{text(record, "input", index), false},
-                       {text(record, "output", index), true}};
+    result = pair(record, "input", "output", index);
   } else if (has(record, "text")) {
-    result.segments = {{text(record, "text", index), true}};
+    result = with_answer("", text(record, "text", index));
   } else {
+    for (const char* column : {"messages", "prompt", "completion", "input", "output", "text"})
+      if (const std::string why = records_->why_absent(column); !why.empty())
+        wrong(index, std::string("column ") + column + ": " + why);
     wrong(index,
           "expected the columns `input` and `output`, `prompt` and `completion`, `messages` or "
           "`text`; the record has " +
               columns_of(record));
   }
   const bool answers = std::ranges::any_of(
-      result.segments, [](const Segment& part) { return part.answer && !part.text.empty(); });
+      result.answers, [](const AnswerRange& answer) { return answer.end > answer.begin; });
   if (!answers) wrong(index, "the answer is empty, so that nothing would be learned from it");
   return result;
+}
+
+PreferenceText RecordTexts::chat_preference(const Json& record, std::int64_t index) const {
+  if (!has(record, "rejected") || !record.at("rejected").is_array())
+    wrong(index, "column chosen is a list of messages: expected one in column rejected");
+  const Json &chosen = messages(record, "chosen", index),
+             &rejected = messages(record, "rejected", index);
+  const bool has_prompt = has(record, "prompt");
+  const std::size_t shared = has_prompt ? 0 : common_messages(chosen, rejected);
+  Json all = has_prompt ? messages(record, "prompt", index) : Json::array();
+  append(all, chosen);
+  const std::size_t prompt = all.size() - chosen.size() + shared, end = all.size();
+  append(all, rejected, shared);
+  const Json tools = this->tools(record, index);
+  auto both = answers_after_prompt({chat_template(index), all, tools, [&] { return where(index); }},
+                                   {0, prompt}, {{prompt, end}, {end, all.size()}});
+  return {std::move(both[0]), std::move(both[1])};
 }
 
 PreferenceText RecordTexts::preference(std::int64_t index) const {
   const Json record = records_->record(index);
   PreferenceText result;
   if (has(record, "chosen") && record.at("chosen").is_array()) {
-    if (!has(record, "rejected") || !record.at("rejected").is_array())
-      wrong(index, "column chosen is a list of messages: expected one in column rejected");
-    const Json &chosen = messages(record, "chosen", index),
-               &rejected = messages(record, "rejected", index);
-    const bool has_prompt = has(record, "prompt");
-    const std::size_t shared = has_prompt ? 0 : common_messages(chosen, rejected);
-    Json all = has_prompt ? messages(record, "prompt", index) : Json::array();
-    append(all, chosen);
-    const std::size_t prompt = all.size() - chosen.size() + shared, end = all.size();
-    append(all, rejected, shared);
-    const auto chats =
-        render(all, tools(record, index),
-               {{{{0, prompt}}, true}, {{{0, end}}}, {{{0, prompt}, {end, all.size()}}}}, index);
-    const std::string& before = chats[0].text;
-    if (!chats[1].text.starts_with(before) || !chats[2].text.starts_with(before))
-      wrong(index, "the chat template writes the prompt differently when an answer follows");
-    result = {before, chats[1].text.substr(before.size()), chats[2].text.substr(before.size()),
-              true};
+    result = chat_preference(record, index);
   } else {
-    result = {text(record, "prompt", index), text(record, "chosen", index),
-              text(record, "rejected", index), false};
+    result = {pair(record, "prompt", "chosen", index), pair(record, "prompt", "rejected", index)};
   }
-  for (const auto& [name, answer] :
+  for (const auto& [name, text] :
        {std::pair{"chosen", &result.chosen}, std::pair{"rejected", &result.rejected}}) {
-    if (answer->empty()) wrong(index, std::string("the answer in column ") + name + " is empty");
+    if (text->answers[0].end <= text->answers[0].begin)
+      wrong(index, std::string("the answer in column ") + name + " is empty");
   }
   return result;
 }

@@ -10,22 +10,25 @@
 
 namespace trellis::trainer {
 
-/// A part of a training text: what the model reads, or what it learns to say.
-struct Segment {
-  std::string text;
-  bool answer = false;
+/// Bytes of a text that the model learns to say.
+struct AnswerRange {
+  std::size_t begin = 0, end = 0;
+  /// Where what is said ends; with `ends_with_special` the first special token from there on is the
+  /// last one that is learned, if there is one before `end`.
+  std::size_t said = 0;
+  bool ends_with_special = false;
 };
 
-/// A record of supervised fine-tuning as text. The prompt comes first.
+/// A record as text: what the model reads, and which of it are answers. The prompt comes first.
 struct AnsweredText {
-  std::vector<Segment> segments;
+  std::string text;
+  std::vector<AnswerRange> answers;
   bool is_chat = false;  ///< a template wrote the special tokens; else they are to be added
 };
 
-/// A record of preference optimization as text.
+/// A record of preference optimization: the prompt with each of its answers.
 struct PreferenceText {
-  std::string prompt, chosen, rejected;
-  bool is_chat = false;
+  AnsweredText chosen, rejected;
 };
 
 /// Records as texts. Columns are found by their names, record by record; messages are lists of
@@ -50,17 +53,17 @@ class RecordTexts {
 
  private:
   using Json = nlohmann::ordered_json;
-  [[nodiscard]] std::vector<RenderedChat> render(const Json& messages, const Json& tools,
-                                                 const std::vector<Chat>& chats,
-                                                 std::int64_t index) const;
   [[nodiscard]] Json tools(const Json& record, std::int64_t index) const;
-  [[nodiscard]] AnsweredText turns(const Json& messages, const Json& tools,
-                                   std::int64_t index) const;
   [[nodiscard]] const ChatTemplate& chat_template(std::int64_t index) const;
   [[nodiscard]] std::string text(const Json& record, const char* column, std::int64_t index) const;
+  /// Of two columns that are texts.
+  [[nodiscard]] AnsweredText pair(const Json& record, const char* prompt, const char* answer,
+                                  std::int64_t index) const;
   /// Those of a column, each with a role, none of them an answer that says nothing.
   [[nodiscard]] const Json& messages(const Json& record, const char* column,
                                      std::int64_t index) const;
+  [[nodiscard]] AnsweredText chat_answer(const Json& record, std::int64_t index) const;
+  [[nodiscard]] PreferenceText chat_preference(const Json& record, std::int64_t index) const;
   [[noreturn]] void wrong(std::int64_t index, const std::string& what) const;
 
   std::shared_ptr<const RecordFile> records_;

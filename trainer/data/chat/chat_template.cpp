@@ -1,12 +1,15 @@
 #include "trainer/data/chat/chat_template.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <ctime>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/input_file.h"
 #include "base/json_text.h"
+#include "trainer/config/hub_tokens.h"
 #include "trainer/data/chat/template_child.h"
 
 namespace trellis::trainer {
@@ -28,15 +31,11 @@ json read_document(const fs::path& file) {
 /// Texts of special tokens: "<s>", or {"content": "<s>", …}.
 json special_tokens(const fs::path& directory) {
   json special = json::object();
-  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    const json document = read_document(directory / name);
-    for (const char* token : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
-                              "cls_token", "mask_token"}) {
-      const auto found = document.find(token);
-      if (found == document.end() || special.contains(token)) continue;
-      const json text = found->is_object() ? found->value("content", json()) : *found;
-      if (text.is_string()) special[token] = text;
-    }
+  const ordered_json named = named_special_tokens(directory);
+  for (const auto& [name, token] : named.items()) {
+    const json text =
+        token.is_object() ? json(token.value("content", ordered_json())) : json(token);
+    if (text.is_string()) special[name] = text;
   }
   return special;
 }
@@ -44,6 +43,17 @@ json special_tokens(const fs::path& directory) {
 /// UTF-8 only: parse_json has seen to it.
 std::string text_of(const ordered_json& document) {
   return document.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+/// Seconds since 1970 that templates take for now, null for the clock's, and the offset from UTC:
+/// their process does not see the environment. Builds that must repeat name their day.
+ordered_json clock_of_templates() {
+  if (const char* day = std::getenv("SOURCE_DATE_EPOCH"); day != nullptr && *day != '\0')
+    return {std::strtoll(day, nullptr, 10), 0};
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  return {nullptr, local.tm_gmtoff};
 }
 
 /// What a template's process answers begins with a line of JSON; null when it does not.
@@ -97,28 +107,57 @@ void ChatTemplate::read(const std::string& directory) {
 
 std::unique_ptr<TemplateChild> ChatTemplate::start(const Variant& variant) const {
   auto child = std::make_unique<TemplateChild>();
-  const ordered_json first = {{"template", variant.text}, {"special", special_}};
+  child->await_ready();
+  const ordered_json first = {
+      {"template", variant.text}, {"special", special_}, {"now", clock_of_templates()}};
   std::string answer;
-  const auto end = child->ask(text_of(first) + "\n", TemplateChild::kStartLimit, answer);
+  const auto end = child->ask(text_of(first) + "\n", limit_, answer);
   const json document = end == TemplateChild::End::kAnswered ? document_of(answer) : json();
   if (document.contains("chats")) return child;
   const std::string why = document.is_object() ? document.value("error", "") : "";
-  throw ConfigError(variant.file + ": " +
-                    (why.empty() ? find_python() + " did not start: it needs Python 3 with jinja2; "
-                                                   "name another one in TRELLIS_PYTHON"
-                                 : "the chat template does not parse: " + terminal_line(why)));
+  throw ConfigError(variant.file + ": the chat template does not parse: " +
+                    (!why.empty() ? terminal_line(why)
+                     : end == TemplateChild::End::kTooLate
+                         ? "its parser did not end within " + std::to_string(limit_.count()) + " ms"
+                         : "it ended the process, as one that takes too much memory does"));
 }
 
 std::unique_ptr<TemplateChild> ChatTemplate::take(Variant& variant) const {
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    auto& others = (&variant == &default_ ? tool_use_ : default_).free;
+    changed_.wait(lock, [&] {
+      return !variant.free.empty() || children_ < kMostChildren || !others.empty();
+    });
     if (!variant.free.empty()) {
       auto child = std::move(variant.free.back());
       variant.free.pop_back();
       return child;
     }
+    if (children_ < kMostChildren) {
+      ++children_;
+    } else {
+      others.pop_back();  // which has nothing to do
+    }
   }
-  return start(variant);
+  try {
+    return start(variant);
+  } catch (...) {
+    give_back(variant, nullptr);
+    throw;
+  }
+}
+
+void ChatTemplate::give_back(Variant& variant, std::unique_ptr<TemplateChild> child) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (child != nullptr) {
+      variant.free.push_back(std::move(child));
+    } else {
+      --children_;
+    }
+  }
+  changed_.notify_all();
 }
 
 std::string ChatTemplate::ask(Variant& variant, const std::string& line,
@@ -126,11 +165,9 @@ std::string ChatTemplate::ask(Variant& variant, const std::string& line,
   auto child = take(variant);
   std::string answer;
   const auto end = child->ask(line, limit_, answer);
-  if (end == TemplateChild::End::kAnswered) {
-    const std::lock_guard lock(mutex_);
-    variant.free.push_back(std::move(child));
-    return answer;
-  }
+  const bool answered = end == TemplateChild::End::kAnswered;
+  give_back(variant, answered ? std::move(child) : nullptr);
+  if (answered) return answer;
   throw ConfigError(where() + ": the chat template of " + variant.file +
                     (end == TemplateChild::End::kTooLate
                          ? " did not end within " + std::to_string(limit_.count()) +
@@ -139,14 +176,36 @@ std::string ChatTemplate::ask(Variant& variant, const std::string& line,
                            "does: correct the template"));
 }
 
+const ChatTemplate::GenerationPrompt& ChatTemplate::generation_prompt() const {
+  std::call_once(probed_, [this] {
+    const ordered_json messages = {{{"role", "user"}, {"content", "question"}},
+                                   {{"role", "assistant"}, {"content", "answer"}}};
+    try {
+      const auto chats = render(messages, nullptr,
+                                {{{{0, 1}}}, {{{0, 1}}, true}, {.turns = {{0, 2}}, .marks = true}},
+                                [] { return ""; });
+      const std::string &asked = chats[0].text, &prompted = chats[1].text, &whole = chats[2].text;
+      if (prompted.starts_with(asked)) prompt_.text = prompted.substr(asked.size());
+      if (!prompt_.text.empty() || !chats[2].said[1]) return;
+      // Asked for or not: what ends a question that is to be answered also ends an answer.
+      const auto [begin, end] = *chats[2].said[1];
+      prompt_.always = begin == asked.size() && whole.starts_with(asked) && end < whole.size() &&
+                       asked.ends_with(std::string_view(whole).substr(end));
+    } catch (const ConfigError&) {  // such as a template that needs a system's message
+    }
+  });
+  return prompt_;
+}
+
 std::vector<RenderedChat> ChatTemplate::render(const ordered_json& messages,
                                                const ordered_json& tools,
                                                const std::vector<Chat>& chats,
                                                const std::function<std::string()>& where) const {
   ordered_json listed;
   for (const Chat& chat : chats)
-    listed.push_back(
-        {{"turns", chat.turns}, {"add_generation_prompt", chat.add_generation_prompt}});
+    listed.push_back({{"turns", chat.turns},
+                      {"add_generation_prompt", chat.add_generation_prompt},
+                      {"marks", chat.marks}});
   // Put together as texts: the messages are long, and a document would copy them.
   const std::string line = "{\"messages\":" + text_of(messages) + ",\"tools\":" + text_of(tools) +
                            ",\"chats\":" + text_of(listed) + "}\n";
@@ -161,7 +220,11 @@ std::vector<RenderedChat> ChatTemplate::render(const ordered_json& messages,
   std::vector<RenderedChat> rendered;
   for (const json& chat : document.at("chats")) {
     const std::size_t begin = chat.at(0), end = chat.at(1);
-    rendered.push_back({answer.substr(texts + begin, end - begin), chat.at(2)});
+    rendered.push_back({answer.substr(texts + begin, end - begin), chat.at(2), {}});
+    for (const json& range : chat.at(3)) {
+      rendered.back().said.emplace_back();
+      if (!range.is_null()) rendered.back().said.back() = {range.at(0), range.at(1)};
+    }
   }
   return rendered;
 }

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +20,7 @@ class TemplateChild;
 struct Chat {
   std::vector<std::pair<std::size_t, std::size_t>> turns;
   bool add_generation_prompt = false;
+  bool marks = false;  ///< RenderedChat::said is asked for
 };
 
 struct RenderedChat {
@@ -25,6 +28,10 @@ struct RenderedChat {
   /// Bytes between {% generation %} and {% endgeneration %}: what the assistant wrote. Empty when
   /// the template does not say.
   std::vector<std::pair<std::size_t, std::size_t>> generated;
+  /// With Chat::marks, for each message of the chat: the bytes that its content, or else its last
+  /// call of a tool, became. Nothing for messages of others than the assistant, for what the
+  /// template did not write, and where it changed what was marked.
+  std::vector<std::optional<std::pair<std::size_t, std::size_t>>> said;
 };
 
 /// The chat template of a Hugging Face tokenizer. Rendered by Jinja in a sandbox, in a process that
@@ -38,6 +45,13 @@ class ChatTemplate {
   /// tokenizer_config.json; or a file next to them. Throws ConfigError when there is none.
   explicit ChatTemplate(const std::string& tokenizer, std::chrono::milliseconds limit = kLimit);
   ~ChatTemplate();
+
+  /// What the template writes where the assistant is to go on; "" where it does not say.
+  struct GenerationPrompt {
+    std::string text;
+    bool always = false;  ///< at the end of every chat, whether or not it is asked for
+  };
+  [[nodiscard]] const GenerationPrompt& generation_prompt() const;
 
   /// The texts of several chats of one record: `messages` is [{"role": …, "content": …}, …],
   /// `tools` as apply_chat_template takes them, or null. Ordered: templates print them as JSON.
@@ -56,13 +70,21 @@ class ChatTemplate {
   };
   void read(const std::string& directory);
   [[nodiscard]] std::unique_ptr<TemplateChild> take(Variant& variant) const;
+  /// null: it is no more.
+  void give_back(Variant& variant, std::unique_ptr<TemplateChild> child) const;
   [[nodiscard]] std::unique_ptr<TemplateChild> start(const Variant& variant) const;
   [[nodiscard]] std::string ask(Variant& variant, const std::string& line,
                                 const std::function<std::string()>& where) const;
 
+  static constexpr int kMostChildren = 16;  ///< each with its memory; more threads wait
+
   std::chrono::milliseconds limit_;
   nlohmann::json special_;  ///< {"bos_token": "<s>", …}
+  mutable std::once_flag probed_;
+  mutable GenerationPrompt prompt_;
   mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  mutable int children_ = 0;  ///< of both variants
   mutable Variant default_;
   mutable Variant tool_use_;  ///< a separate template for chats with tools; no text: there is none
 };

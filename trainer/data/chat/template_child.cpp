@@ -17,6 +17,7 @@
 
 #include "base/child_process.h"
 #include "base/error.h"
+#include "base/escape.h"
 
 namespace trellis::trainer {
 namespace {
@@ -76,12 +77,8 @@ std::string find_python() {
 
 std::string why_no_templates() {
   try {
-    TemplateChild child;
-    std::string answer;
-    const auto end =
-        child.ask("{\"template\": \"\", \"special\": {}}\n", TemplateChild::kStartLimit, answer);
-    if (end != TemplateChild::End::kAnswered) return find_python() + " did not start";
-    return nlohmann::json::parse(answer).value("error", "");
+    TemplateChild().await_ready();
+    return "";
   } catch (const ConfigError& error) {
     return error.what();
   }
@@ -97,6 +94,7 @@ TemplateChild::TemplateChild(std::string_view program) {
   child.arguments = {"-I", "-c", std::string(program)};
   child.in = child.out = ends[1];
   child.own_group = true;
+  child.no_environment = true;
   try {
     child_ = start_child(child);
   } catch (...) {
@@ -109,6 +107,19 @@ TemplateChild::TemplateChild(std::string_view program) {
 }
 
 TemplateChild::~TemplateChild() { kill(); }
+
+void TemplateChild::await_ready() {
+  std::string answer;
+  const End end = ask("", kStartLimit, answer);
+  const nlohmann::json document =
+      nlohmann::json::parse(end == End::kAnswered ? answer : "", nullptr, false);
+  if (document.is_object() && document.contains("chats")) return;
+  const std::string why = document.is_object() ? document.value("error", "") : "";
+  throw ConfigError(why.empty() ? find_python() +
+                                      " did not start: chat templates need Python 3 with "
+                                      "jinja2; name another one in TRELLIS_PYTHON"
+                                : terminal_line(why));
+}
 
 void TemplateChild::kill() {
   if (child_ < 0) return;
@@ -151,6 +162,7 @@ TemplateChild::End TemplateChild::ask(const std::string& line, std::chrono::mill
     } else {
       moved = ::recv(socket_, buffer.data(), buffer.size(), 0);
       if (moved > 0) received_.append(buffer.data(), static_cast<std::size_t>(moved));
+      if (received_.size() > kMostAnswer) moved = 0;
     }
     if (moved <= 0 && errno != EAGAIN && errno != EINTR) {
       kill();

@@ -15,15 +15,20 @@ extern const std::string_view kRenderChats;
 /// threads at a time.
 class TemplateChild {
  public:
-  /// Starts `program`. Throws ConfigError when there is no Python.
+  /// Starts `program`, without this program's environment. Throws ConfigError when there is no
+  /// Python.
   explicit TemplateChild(std::string_view program = kRenderChats);
   ~TemplateChild();
   TemplateChild(const TemplateChild&) = delete;
   TemplateChild& operator=(const TemplateChild&) = delete;
 
-  static constexpr std::chrono::milliseconds kStartLimit{60000};  ///< on a busy machine
+  static constexpr std::chrono::milliseconds kStartLimit{60000};      ///< on a busy machine
+  static constexpr std::size_t kMostAnswer = std::size_t{256} << 20;  ///< bytes
 
   enum class End { kAnswered, kTooLate, kDied };
+  /// The renderer of chats says so when it has what it needs. Throws ConfigError with what it
+  /// misses: Jinja that keeps templates in its sandbox.
+  void await_ready();
   /// Sends `line` and waits for the answer, a number of bytes after a line with that number. After
   /// another end than kAnswered the child is no more.
   [[nodiscard]] End ask(const std::string& line, std::chrono::milliseconds limit,

@@ -48,6 +48,8 @@ class IndexedDataset {
   /// Tokens offset … offset + length − 1 of a sequence, to `out`.
   void read(std::int64_t sequence, std::int64_t offset, std::int64_t length,
             std::int64_t* out) const;
+  /// What was read need not stay in memory.
+  void release() const { tokens_.release(); }
 
  private:
   void read_header();

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include <dlfcn.h>
 
 #include "base/error.h"
+#include "base/escape.h"
 #include "base/mapped_file.h"
 #include "base/shared_files.h"
 #include "trainer/data/records/record_file.h"
@@ -42,6 +44,56 @@ auto number_at(const arrow::Array& array, std::int64_t row) {
   return static_cast<const Array&>(array).Value(row);
 }
 
+constexpr const char* kJsonText = "arrow.json";  ///< the extension type whose storage is JSON
+
+/// Why JSON does not have the type; "" when it does.
+std::string why_no_json(const arrow::DataType& type) {
+  using T = arrow::Type;
+  switch (type.id()) {
+    case T::NA:
+    case T::BOOL:
+    case T::INT8:
+    case T::INT16:
+    case T::INT32:
+    case T::INT64:
+    case T::UINT8:
+    case T::UINT16:
+    case T::UINT32:
+    case T::UINT64:
+    case T::FLOAT:
+    case T::DOUBLE:
+    case T::STRING:
+    case T::LARGE_STRING:
+    case T::STRING_VIEW: return "";
+    case T::LIST:
+    case T::LARGE_LIST:
+    case T::FIXED_SIZE_LIST:
+    case T::STRUCT:
+      for (const auto& field : type.fields())
+        if (const std::string why = why_no_json(*field->type()); !why.empty()) return why;
+      return "";
+    case T::DICTIONARY:
+      return why_no_json(*static_cast<const arrow::DictionaryType&>(type).value_type());
+    case T::EXTENSION:
+      return why_no_json(*static_cast<const arrow::ExtensionType&>(type).storage_type());
+    default: return "a column of type " + type.ToString() + " is no text, number, list or struct";
+  }
+}
+
+/// What the storage holds; of arrow.json, which datasets 5 writes for objects of several kinds, the
+/// document that it is.
+ordered_json extension_at(const arrow::Array& array, std::int64_t row) {
+  const auto& extension = static_cast<const arrow::ExtensionArray&>(array);
+  ordered_json stored = value_at(*extension.storage(), row);
+  const auto& type = static_cast<const arrow::ExtensionType&>(*array.type());
+  if (type.extension_name() != kJsonText || !stored.is_string()) return stored;
+  ordered_json value = ordered_json::parse(stored.get<std::string>(), nullptr, false);
+  if (value.is_discarded())
+    throw ConfigError("expected JSON, as its type " + std::string(kJsonText) + " says, got " +
+                      terminal_line(stored.get<std::string>().substr(0, 60)));
+  return value;
+}
+
 /// Throws ConfigError for a type that JSON does not have.
 ordered_json value_at(const arrow::Array& array, std::int64_t row) {
   if (array.IsNull(row)) return nullptr;
@@ -70,9 +122,8 @@ ordered_json value_at(const arrow::Array& array, std::int64_t row) {
       const auto& coded = static_cast<const arrow::DictionaryArray&>(array);
       return value_at(*coded.dictionary(), coded.GetValueIndex(row));
     }
-    default:
-      throw ConfigError("a column of type " + array.type()->ToString() +
-                        " is no text, number, list or struct");
+    case T::EXTENSION: return extension_at(array, row);
+    default: throw ConfigError(why_no_json(*array.type()));
   }
 }
 
@@ -87,6 +138,14 @@ class ArrowRecords : public RecordFile {
       firsts_.push_back(total_);
       total_ += batch->num_rows();
     }
+    if (batches_.empty()) return;
+    for (const auto& field : batches_[0]->schema()->fields())
+      if (std::string why = why_no_json(*field->type()); !why.empty())
+        absent_.emplace(field->name(), std::move(why));
+  }
+  std::string why_absent(const std::string& column) const override {
+    const auto found = absent_.find(column);
+    return found == absent_.end() ? "" : found->second;
   }
   std::int64_t num_records() const override { return total_; }
   ordered_json record(std::int64_t index) const override {
@@ -95,6 +154,7 @@ class ArrowRecords : public RecordFile {
     const arrow::RecordBatch& batch = *batches_[place];
     ordered_json values = ordered_json::object();
     for (int i = 0; i < batch.num_columns(); ++i) {
+      if (absent_.contains(batch.column_name(i))) continue;  // an error for who asks for it
       try {
         values[batch.column_name(i)] = value_at(*batch.column(i), index - firsts_[place]);
       } catch (const ConfigError& error) {
@@ -111,6 +171,7 @@ class ArrowRecords : public RecordFile {
   std::string path_;
   std::vector<std::shared_ptr<arrow::RecordBatch>> batches_;
   std::vector<std::int64_t> firsts_;
+  std::map<std::string, std::string> absent_;  ///< columns that records do not have, and why
   std::int64_t total_ = 0;
 };
 

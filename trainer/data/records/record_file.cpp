@@ -11,6 +11,7 @@
 #include "base/json_builder.h"
 #include "base/json_text.h"
 #include "base/mapped_file.h"
+#include "trainer/data/records/saved_dataset.h"
 
 namespace trellis::trainer {
 namespace {
@@ -112,6 +113,11 @@ class Joined : public RecordFile {
     const std::size_t file = file_of(index);
     return files_[file]->where(index - firsts_[file]);
   }
+  std::string why_absent(const std::string& column) const override {
+    for (const auto& file : files_)
+      if (const std::string why = file->why_absent(column); !why.empty()) return why;
+    return "";
+  }
 
  private:
   [[nodiscard]] std::size_t file_of(std::int64_t index) const {
@@ -152,7 +158,9 @@ bool is_note(const fs::path& path) {
   return path.filename() == "state.json" || path.filename() == "dataset_info.json";
 }
 
-std::unique_ptr<const RecordFile> open_folder(const std::string& path, const std::string& key) {
+/// The files of a folder that hold its records.
+std::vector<std::string> files_of_folder(const std::string& path, const std::string& key) {
+  if (is_saved_dataset(path)) return files_of_saved_dataset(path, key + ": " + path);
   std::vector<std::string> names;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
@@ -161,12 +169,16 @@ std::unique_ptr<const RecordFile> open_folder(const std::string& path, const std
   }
   if (error) throw ConfigError(key + ": " + path + ": " + error.message());
   std::ranges::sort(names);
-  std::vector<std::unique_ptr<const RecordFile>> files;
-  for (const std::string& name : names) files.push_back(open_file(name));
-  if (files.empty())
+  if (names.empty())
     throw ConfigError(key + ": " + path +
                       ": this folder holds no records: expected .jsonl, .json, .arrow or .parquet "
                       "files");
+  return names;
+}
+
+std::unique_ptr<const RecordFile> open_folder(const std::string& path, const std::string& key) {
+  std::vector<std::unique_ptr<const RecordFile>> files;
+  for (const std::string& name : files_of_folder(path, key)) files.push_back(open_file(name));
   return std::make_unique<Joined>(std::move(files));
 }
 

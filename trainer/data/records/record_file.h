@@ -16,6 +16,8 @@ class RecordFile {
   [[nodiscard]] virtual std::int64_t num_records() const = 0;
   /// Record `index`, from 0. Throws ConfigError when it is no object, or corrupt.
   [[nodiscard]] virtual nlohmann::ordered_json record(std::int64_t index) const = 0;
+  /// Why no record has a column that the file does have; "" for others.
+  [[nodiscard]] virtual std::string why_absent(const std::string&) const { return ""; }
   /// Its place for people: "train.jsonl:12" (line), "train.parquet: record 12" (from 1).
   [[nodiscard]] virtual std::string where(std::int64_t index) const = 0;
 };

@@ -21,9 +21,7 @@ bool is_space(std::string_view text, std::size_t place) {
 }
 
 bool is_word(std::string_view text, std::size_t place) {
-  const std::uint32_t code = utf8_at(text, place).code;
-  const CharClass kind = char_classes()[code];
-  return kind == CharClass::kLetter || kind == CharClass::kNumber || code == '_';
+  return is_in(CharSet::kWordCharacters, utf8_at(text, place).code);
 }
 
 bool is_separate_word(std::string_view text, TextRange range) {

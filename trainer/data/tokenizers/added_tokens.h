@@ -6,19 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "trainer/config/hub_tokens.h"
 #include "trainer/data/tokenizers/regex.h"
 
 namespace trellis::trainer {
-
-/// A token that is found in the text as it is written, before anything else is done with it.
-struct AddedToken {
-  std::int32_t id = 0;
-  std::string content;
-  bool single_word = false;             ///< only where no letter, digit or _ touches it
-  bool lstrip = false, rstrip = false;  ///< spaces at its left or right belong to it
-  bool normalized = false;              ///< looked for after the normalizer
-  bool special = false;
-};
 
 /// A part of a text: an added token, or text between them.
 struct TextPart {

@@ -59,9 +59,9 @@ void read_merge_file(const std::string& file, BpeTables& tables) {
 
 BpeTables read_bpe_model(const JsonReader& model, bool byte_level) {
   refuse_unless_null(model["dropout"], "dropout of merges");
-  refuse_unless_null(model["continuing_subword_prefix"], "a prefix of tokens inside words");
-  refuse_unless_null(model["end_of_word_suffix"], "a suffix of tokens that end words");
   BpeTables tables;
+  tables.prefix = model["continuing_subword_prefix"].text_or("");
+  tables.suffix = model["end_of_word_suffix"].text_or("");
   tables.file = model.file();
   tables.byte_level = byte_level;
   tables.byte_fallback = model["byte_fallback"].flag(false);

@@ -7,7 +7,7 @@
 
 namespace trellis::trainer {
 
-/// `model` of a tokenizer.json, which must be BPE without dropout, prefixes and suffixes.
+/// `model` of a tokenizer.json, which must be BPE without dropout.
 [[nodiscard]] BpeTables read_bpe_model(const JsonReader& model, bool byte_level);
 /// A vocabulary {"token": id, …}.
 void read_vocabulary(const JsonReader& json, BpeTables& tables);

@@ -39,7 +39,9 @@ BpeModel::BpeModel(const BpeTables& tables)
       byte_level_(tables.byte_level),
       byte_fallback_(tables.byte_fallback),
       fuse_unk_(tables.fuse_unk),
-      ignore_merges_(tables.ignore_merges) {
+      ignore_merges_(tables.ignore_merges),
+      prefix_(tables.prefix),
+      suffix_(tables.suffix) {
   if (vocab_.empty()) throw ConfigError(tables.file + ": the vocabulary is empty");
   std::int32_t largest = 0;
   for (const auto& [token, id] : vocab_) largest = std::max(largest, id);
@@ -96,7 +98,8 @@ void BpeModel::add_merges(const BpeTables& tables) {
                         terminal_line(left) + "\" \"" + terminal_line(right) + "\"): the token \"" +
                         terminal_line(token) + "\" is not in the vocabulary");
     };
-    const std::int32_t left_id = named(left), right_id = named(right), result = named(left + right);
+    const std::int32_t left_id = named(left), right_id = named(right),
+                       result = named(left + right.substr(std::min(prefix_.size(), right.size())));
     const std::uint64_t key = key_of(left_id, right_id);
     std::uint64_t place = mix(key) & merge_mask_;
     while (merges_[place].first != 0 && merges_[place].first != key)
@@ -155,6 +158,7 @@ void BpeModel::encode_new_word(std::string_view word, std::vector<std::int32_t>&
 
 void BpeModel::split(std::string_view word) {
   symbols_.clear();
+  if (!prefix_.empty() || !suffix_.empty()) return split_with_affixes(word);
   if (!byte_level_) return split_characters(word);
   bool unknown_before = false;
   for (const char c : word) {
@@ -175,16 +179,49 @@ void BpeModel::split_characters(std::string_view word) {
       unknown_before = false;
       continue;
     }
-    const bool in_bytes = byte_fallback_ && std::ranges::all_of(character, [&](char c) {
-                            return byte_ids_[static_cast<unsigned char>(c)] != kNone;
-                          });
-    if (in_bytes) {
-      for (const char c : character) symbols_.push_back(byte_ids_[static_cast<unsigned char>(c)]);
-    } else if (unk_ != kNone && !(unknown_before && fuse_unk_)) {
-      symbols_.push_back(unk_);
-    }
-    unknown_before = !in_bytes;
+    add_unknown(character, unknown_before);
   }
+}
+
+void BpeModel::add_unknown(std::string_view symbol, bool& unknown_before) {
+  const bool in_bytes = byte_fallback_ && std::ranges::all_of(symbol, [&](char c) {
+                          return byte_ids_[static_cast<unsigned char>(c)] != kNone;
+                        });
+  if (in_bytes) {
+    for (const char c : symbol) symbols_.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+  } else if (unk_ != kNone && !(unknown_before && fuse_unk_)) {
+    symbols_.push_back(unk_);
+  }
+  unknown_before = !in_bytes;
+}
+
+/// Symbols have the prefix unless they begin the word, and the suffix where they end it.
+void BpeModel::split_with_affixes(std::string_view word) {
+  bool unknown_before = false;
+  for (std::size_t i = 0; i < word.size();) {
+    const std::size_t size = byte_level_ ? 1 : utf8_at(word, i).length;
+    std::string symbol(i > 0 ? prefix_ : "");
+    symbol += byte_level_ ? byte_character(static_cast<unsigned char>(word[i]))
+                          : std::string(word.substr(i, size));
+    i += size;
+    if (i == word.size()) symbol += suffix_;
+    if (const auto id = id_of(symbol)) {
+      symbols_.push_back(*id);
+      unknown_before = false;
+    } else {
+      add_unknown(symbol, unknown_before);
+    }
+  }
+}
+
+std::string BpeModel::text_in_word(std::int32_t id) const {
+  if (id == unk_) return "";
+  std::string text = token(id);
+  if (const auto byte = byte_fallback_ ? byte_of_fallback(text) : std::nullopt)
+    return std::string(1, *byte);
+  if (!prefix_.empty() && text.starts_with(prefix_)) text.erase(0, prefix_.size());
+  if (!suffix_.empty() && text.ends_with(suffix_)) text.erase(text.size() - suffix_.size());
+  return byte_level_ ? bytes_of_alphabet(text).value_or("") : text;
 }
 
 void BpeModel::merge_few() {

@@ -24,6 +24,8 @@ struct BpeTables {
   bool byte_fallback = false;  ///< a character without a token becomes <0xNN> for each of its bytes
   bool fuse_unk = false;
   bool ignore_merges = false;  ///< a word that is a token is that token
+  std::string prefix;          ///< of symbols that do not begin a word
+  std::string suffix;          ///< of symbols that end a word
   std::optional<std::string> unk_token;
 };
 
@@ -43,6 +45,7 @@ class BpeModel : public WordModel {
     return tokens_[static_cast<std::size_t>(id)];
   }
   [[nodiscard]] std::optional<std::int32_t> id_of(const std::string& token) const override;
+  [[nodiscard]] std::string text_in_word(std::int32_t id) const override;
   /// No token of several symbols holds `mark` after another symbol: a text may be cut before each
   /// such mark without changing its tokens.
   [[nodiscard]] bool can_cut_before(std::string_view mark) const override;
@@ -62,6 +65,9 @@ class BpeModel : public WordModel {
   [[nodiscard]] const Merge* find_merge(std::int32_t left, std::int32_t right) const;
   void split(std::string_view word);
   void split_characters(std::string_view word);
+  void split_with_affixes(std::string_view word);
+  /// Of a symbol that the vocabulary does not have: bytes, or the unknown token.
+  void add_unknown(std::string_view symbol, bool& unknown_before);
   void merge_few();
   void merge_many();
   void encode_new_word(std::string_view word, std::vector<std::int32_t>& ids);
@@ -76,6 +82,7 @@ class BpeModel : public WordModel {
   std::int32_t byte_ids_[256];  ///< of a byte (byte_level) or of <0xNN>; −1: none
   std::int32_t unk_ = -1;
   bool byte_level_, byte_fallback_, fuse_unk_, ignore_merges_;
+  std::string prefix_, suffix_;
   WordCache cache_;
   std::vector<std::int32_t> symbols_;  ///< of the word at work
 };

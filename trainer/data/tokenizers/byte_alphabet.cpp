@@ -1,6 +1,7 @@
 #include "trainer/data/tokenizers/byte_alphabet.h"
 
 #include <array>
+#include <cstdlib>
 
 #include "trainer/data/tokenizers/unicode.h"
 
@@ -31,6 +32,13 @@ const Alphabet& alphabet() {
 }  // namespace
 
 const std::string& byte_character(unsigned char byte) { return alphabet().characters[byte]; }
+
+std::optional<char> byte_of_fallback(const std::string& token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
+  char* end = nullptr;
+  const long value = std::strtol(token.substr(3, 2).c_str(), &end, 16);
+  return *end == '\0' ? std::optional(static_cast<char>(value)) : std::nullopt;
+}
 
 std::optional<std::string> bytes_of_alphabet(std::string_view text) {
   std::string bytes;

@@ -15,6 +15,15 @@ class ByteTokenizer : public Tokenizer {
     const auto* const bytes = reinterpret_cast<const unsigned char*>(text.data());
     ids.insert(ids.end(), bytes, bytes + text.size());
   }
+  std::vector<TokenPlace> encode_at(std::string_view text, std::span<const std::size_t> places,
+                                    std::vector<std::int32_t>& ids) override {
+    std::vector<TokenPlace> found;
+    for (const std::size_t place : places)
+      found.push_back({ids.size() + place, ids.size() + place});
+    encode(text, ids);
+    return found;
+  }
+  bool is_special(std::int32_t id) const override { return id == kEndOfDocument; }
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;
     for (const std::int32_t id : ids) {

@@ -1,6 +1,5 @@
 #include "trainer/data/tokenizers/decoder.h"
 
-#include <cstdlib>
 #include <utility>
 
 #include "trainer/data/tokenizers/byte_alphabet.h"
@@ -14,14 +13,6 @@ void decode_bytes(std::vector<std::string>& tokens) {
   for (std::string& token : tokens) {
     if (auto bytes = bytes_of_alphabet(token)) token = std::move(*bytes);
   }
-}
-
-/// "<0x0A>" → 10; −1 for other tokens.
-int fallback_byte(const std::string& token) {
-  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
-  char* end = nullptr;
-  const long value = std::strtol(token.substr(3, 2).c_str(), &end, 16);
-  return *end == '\0' ? static_cast<int>(value) : -1;
 }
 
 /// Runs of byte tokens become their text; a run that is no UTF-8 becomes one U+FFFD for each byte.
@@ -38,8 +29,8 @@ void join_fallback_bytes(std::vector<std::string>& tokens) {
     run.clear();
   };
   for (std::string& token : tokens) {
-    if (const int byte = fallback_byte(token); byte >= 0) {
-      run += static_cast<char>(byte);
+    if (const auto byte = byte_of_fallback(token)) {
+      run += *byte;
       continue;
     }
     end_run();
@@ -128,11 +119,18 @@ void TokenDecoder::add(const JsonReader& json) {
       for (std::size_t i = 0; i < tokens.size(); ++i)
         join_word_piece(tokens[i], i == 0, prefix, cleans);
     });
+  } else if (type == "BPEDecoder") {
+    const std::string suffix = json["suffix"].text_or("</w>");
+    if (suffix.empty()) json["suffix"].wrong("a text that is not empty");
+    steps_.emplace_back([suffix](std::vector<std::string>& tokens) {
+      for (std::size_t i = 0; i < tokens.size(); ++i)
+        tokens[i] = replace_all(tokens[i], suffix, i + 1 == tokens.size() ? "" : " ");
+    });
   } else {
     json["type"].unsupported(
         "the decoder " + type +
         " (known: Sequence, ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, "
-        "WordPiece)");
+        "WordPiece, BPEDecoder)");
   }
 }
 

@@ -9,8 +9,8 @@
 namespace trellis::trainer {
 
 /// `decoder` of a tokenizer.json: tokens → text. ByteLevel, ByteFallback, Metaspace, Replace,
-/// Strip, Fuse, WordPiece, or a Sequence of them; ConfigError for others. Bytes that are no UTF-8
-/// are kept by ByteLevel, so that encoding and decoding give back every text.
+/// Strip, Fuse, WordPiece, BPEDecoder, or a Sequence of them; ConfigError for others. Bytes that
+/// are no UTF-8 are kept by ByteLevel, so that encoding and decoding give back every text.
 class TokenDecoder {
  public:
   explicit TokenDecoder(const JsonReader& json);

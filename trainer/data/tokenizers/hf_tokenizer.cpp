@@ -1,20 +1,16 @@
 #include "trainer/data/tokenizers/hf_tokenizer.h"
 
-#include <algorithm>
-#include <array>
 #include <filesystem>
 #include <utility>
 
 #include "base/error.h"
 #include "base/input_file.h"
-#include "trainer/data/tokenizers/added_tokens.h"
+#include "trainer/config/hub_tokens.h"
 #include "trainer/data/tokenizers/bpe_files.h"
-#include "trainer/data/tokenizers/decoder.h"
-#include "trainer/data/tokenizers/normalizer.h"
 #include "trainer/data/tokenizers/piece_models.h"
-#include "trainer/data/tokenizers/pre_tokenizer.h"
+#include "trainer/data/tokenizers/post_processor.h"
 #include "trainer/data/tokenizers/tiktoken_file.h"
-#include "trainer/data/tokenizers/unicode.h"
+#include "trainer/data/tokenizers/word_tokenizer.h"
 
 namespace trellis::trainer {
 namespace {
@@ -27,166 +23,29 @@ constexpr const char* kTiktokenPattern =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-struct SpecialIds {
-  std::optional<std::int32_t> eos, bos, pad;
-};
-
-/// text → added tokens and texts between → normalizer → words → tokens.
-class WordTokenizer : public Tokenizer {
- public:
-  WordTokenizer(std::unique_ptr<WordModel> model, std::vector<AddedToken> added,
-                Normalizer normalizer, PreTokenizer pre_tokenizer, TokenDecoder decoder)
-      : model_(std::move(model)),
-        normalizer_(std::move(normalizer)),
-        pre_tokenizer_(std::move(pre_tokenizer)),
-        decoder_(std::move(decoder)),
-        raw_tokens_(select(added, false)),
-        normalized_tokens_(select(added, true)) {
-    for (const AddedToken& token : added) {
-      vocab_size_ = std::max(vocab_size_, token.id + 1);
-      added_content_[token.id] = token.content;
-    }
-    vocab_size_ = std::max(vocab_size_, model_->vocab_size());
-    constexpr const char* kSpaceMark = "\xE2\x96\x81";  // ▁, of SentencePiece
-    if (!pre_tokenizer_.byte_level() && model_->can_cut_before(kSpaceMark))
-      pre_tokenizer_.cut_before(kSpaceMark);
-  }
-
-  void set_special(const SpecialIds& special) { special_ = special; }
-  [[nodiscard]] std::optional<std::int32_t> id_of(const std::string& token) const {
-    for (const auto& [id, content] : added_content_) {
-      if (content == token) return id;
-    }
-    return model_->id_of(token);
-  }
-
-  std::int32_t vocab_size() const override { return vocab_size_; }
-  std::optional<std::int32_t> eos_id() const override { return special_.eos; }
-  std::optional<std::int32_t> bos_id() const override { return special_.bos; }
-  std::optional<std::int32_t> pad_id() const override { return special_.pad; }
-
-  void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
-    if (const std::size_t good = valid_utf8_prefix(text); good != text.size()) {
-      throw ConfigError("a text to be tokenised is no UTF-8: byte " + std::to_string(good) +
-                        " of " + std::to_string(text.size()));
-    }
-    if (raw_tokens_.empty()) return encode_text(text, true, ids);
-    for (const TextPart& part : raw_tokens_.split(text)) {
-      if (part.id) {
-        ids.push_back(*part.id);
-      } else {
-        encode_text(text.substr(part.range.begin, part.range.end - part.range.begin),
-                    part.range.begin == 0, ids);
-      }
-    }
-  }
-
-  std::string decode(std::span<const std::int32_t> ids) const override {
-    std::vector<std::string> tokens;
-    for (const std::int32_t id : ids) {
-      if (const auto added = added_content_.find(id); added != added_content_.end()) {
-        tokens.push_back(added->second);
-      } else if (id >= 0 && id < model_->vocab_size()) {
-        tokens.push_back(model_->token(id));
-      }
-    }
-    return decoder_.decode(std::move(tokens));
-  }
-
- private:
-  /// Those that are looked for before the normalizer, or after it.
-  AddedTokens select(const std::vector<AddedToken>& added, bool normalized) const {
-    std::vector<AddedToken> chosen;
-    for (const AddedToken& token : added) {
-      if (token.normalized != normalized) continue;
-      chosen.push_back(token);
-      if (normalized) chosen.back().content = normalizer_.apply(token.content);
-    }
-    return AddedTokens(std::move(chosen));
-  }
-
-  void encode_text(std::string_view text, bool at_start, std::vector<std::int32_t>& ids) {
-    if (normalizer_.changes_nothing()) return encode_normal(text, at_start, ids);
-    encode_normal(normalizer_.apply(text), at_start, ids);
-  }
-
-  void encode_normal(std::string_view text, bool at_start, std::vector<std::int32_t>& ids) {
-    if (normalized_tokens_.empty()) return encode_words(text, at_start, ids);
-    for (const TextPart& part : normalized_tokens_.split(text)) {
-      if (part.id) {
-        ids.push_back(*part.id);
-      } else {
-        encode_words(text.substr(part.range.begin, part.range.end - part.range.begin),
-                     at_start && part.range.begin == 0, ids);
-      }
-    }
-  }
-
-  void encode_words(std::string_view text, bool at_start, std::vector<std::int32_t>& ids) {
-    pre_tokenizer_.for_each_word(text, at_start,
-                                 [&](std::string_view word) { model_->encode_word(word, ids); });
-  }
-
-  std::unique_ptr<WordModel> model_;
-  Normalizer normalizer_;
-  PreTokenizer pre_tokenizer_;
-  TokenDecoder decoder_;
-  AddedTokens raw_tokens_, normalized_tokens_;
-  std::unordered_map<std::int32_t, std::string> added_content_;
-  std::int32_t vocab_size_ = 0;
-  SpecialIds special_;
-};
-
-std::vector<AddedToken> read_added_tokens(const JsonReader& list) {
-  std::vector<AddedToken> tokens;
-  if (list.is_null()) return tokens;
-  for (const JsonReader& entry : list.elements()) {
-    AddedToken token;
-    token.id = entry["id"].id();
-    token.content = entry["content"].text();
-    token.single_word = entry["single_word"].flag(false);
-    token.lstrip = entry["lstrip"].flag(false);
-    token.rstrip = entry["rstrip"].flag(false);
-    token.special = entry["special"].flag(false);
-    token.normalized = entry["normalized"].flag(!token.special);
-    tokens.push_back(std::move(token));
-  }
-  return tokens;
-}
-
-/// "</s>", or {"content": "</s>", …}; nothing when absent.
-std::optional<std::string> special_text(const JsonReader& token) {
-  if (token.is_null()) return std::nullopt;
-  return token.value().is_object() ? token["content"].text() : token.text();
-}
-
-/// Special tokens by name, from the first of two files that names each.
-SpecialIds read_special_ids(const fs::path& directory, const WordTokenizer& tokenizer) {
+/// Special tokens by name.
+SpecialIds read_special_ids(const fs::path& folder, const WordTokenizer& tokenizer) {
   SpecialIds special;
-  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    const std::string file = (directory / name).string();
-    if (!why_no_input_file(file).empty()) continue;
-    const json document = read_json_file(file);
-    const JsonReader reader(document, file);
-    const auto take = [&](const char* key, std::optional<std::int32_t>& id) {
-      const auto text = special_text(reader[key]);
-      if (id || !text) return;
-      id = tokenizer.id_of(*text);
-      if (!id) reader[key].wrong("a token of tokenizer.json");
-    };
-    take("eos_token", special.eos);
-    take("bos_token", special.bos);
-    take("pad_token", special.pad);
-  }
+  const nlohmann::ordered_json named = named_special_tokens(folder);
+  const auto take = [&](const char* key, std::optional<std::int32_t>& id) {
+    const auto found = named.find(key);
+    if (found == named.end()) return;
+    id = tokenizer.id_of(found->is_object() ? found->value("content", "")
+                                            : found->get<std::string>());
+  };
+  take("eos_token", special.eos);
+  take("bos_token", special.bos);
+  take("pad_token", special.pad);
   return special;
 }
 
 std::unique_ptr<WordModel> read_model(const JsonReader& model, bool byte_level) {
   const std::string type = model["type"].text_or("BPE");  // old files name no type
   if (type == "BPE") return std::make_unique<BpeModel>(read_bpe_model(model, byte_level));
-  if (type != "WordPiece" && type != "Unigram")
-    model["type"].unsupported("the model " + type + " (known: BPE, WordPiece, Unigram)");
+  if (type != "WordPiece" && type != "Unigram" && type != "WordLevel")
+    model["type"].unsupported("the model " + type + " (known: BPE, WordPiece, Unigram, WordLevel)");
   if (byte_level) model["type"].unsupported("the model " + type + " after ByteLevel");
+  if (type == "WordLevel") return make_word_level(model);
   return type == "WordPiece" ? make_word_piece(model) : make_unigram(model);
 }
 
@@ -207,11 +66,20 @@ std::unique_ptr<Tokenizer> make_hf_tokenizer(const std::string& path) {
   if (!document.is_object() || !document.contains("model"))
     root.wrong("a tokenizer.json with the member \"model\"");
   PreTokenizer pre_tokenizer(root["pre_tokenizer"]);
+  auto model = read_model(root["model"], pre_tokenizer.byte_level());
+  HubTokens tokens = read_hub_tokens(
+      document, file, [&](const std::string& token) { return model->id_of(token); },
+      static_cast<std::int32_t>(document.at("model").at("vocab").size()));
   auto tokenizer = std::make_unique<WordTokenizer>(
-      read_model(root["model"], pre_tokenizer.byte_level()),
-      read_added_tokens(root["added_tokens"]), Normalizer(root["normalizer"]),
+      std::move(model), std::move(tokens.added), Normalizer(root["normalizer"]),
       std::move(pre_tokenizer), TokenDecoder(root["decoder"]));
   tokenizer->set_special(read_special_ids(file.parent_path(), *tokenizer));
+  try {
+    tokenizer->set_affixes(read_affixes(root["post_processor"]), "");
+  } catch (const ConfigError& error) {  // most records need no post-processor
+    tokenizer->set_affixes({}, error.what());
+  }
+  tokenizer->set_notes(std::move(tokens.notes));
   return tokenizer;
 }
 

@@ -29,11 +29,13 @@ void Normalizer::add(const JsonReader& json) {
   } else if (type == "Lowercase") {
     steps_.emplace_back(lower_case);
   } else if (type == "StripAccents") {
-    steps_.emplace_back([](const std::string& text) { return without_marks(text, /*all=*/true); });
+    steps_.emplace_back([](const std::string& text) { return without(text, CharSet::kAccents); });
   } else if (type == "Strip") {
     const bool left = json["strip_left"].flag(true), right = json["strip_right"].flag(true);
     steps_.emplace_back(
         [left, right](const std::string& text) { return stripped(text, left, right); });
+  } else if (type == "Nmt") {
+    steps_.emplace_back(nmt_cleaned);
   } else if (type == "NFC") {
     form(UnicodeForm::kNfc);
   } else if (type == "NFD") {
@@ -45,7 +47,7 @@ void Normalizer::add(const JsonReader& json) {
   } else {
     json["type"].unsupported("the normalizer " + type +
                              " (known: Sequence, Prepend, Replace, Lowercase, Strip, "
-                             "StripAccents, NFC, NFD, NFKC, NFKD, BertNormalizer)");
+                             "StripAccents, Nmt, NFC, NFD, NFKC, NFKD, BertNormalizer)");
   }
 }
 
@@ -76,7 +78,7 @@ void Normalizer::add_bert(const JsonReader& json) {
   if (json["handle_chinese_chars"].flag(true)) steps_.emplace_back(spaced_chinese);
   if (json["strip_accents"].flag(lower))
     steps_.emplace_back([](const std::string& text) {
-      return without_marks(normal_form(text, UnicodeForm::kNfd), /*all=*/false);
+      return without(normal_form(text, UnicodeForm::kNfd), CharSet::kBertAccents);
     });
   if (lower) steps_.emplace_back(lower_case);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -9,13 +10,18 @@
 
 namespace trellis::trainer {
 
-/// `normalizer` of a tokenizer.json: Prepend, Replace, Lowercase, Strip, StripAccents, NFC, NFD,
-/// NFKC, NFKD and BertNormalizer, or a Sequence of them. Throws ConfigError for others.
+/// `normalizer` of a tokenizer.json: Prepend, Replace, Lowercase, Strip, StripAccents, Nmt, NFC,
+/// NFD, NFKC, NFKD and BertNormalizer, or a Sequence of them. Throws ConfigError for others.
 class Normalizer {
  public:
   explicit Normalizer(const JsonReader& json);
   [[nodiscard]] bool changes_nothing() const { return steps_.empty(); }
   [[nodiscard]] std::string apply(std::string_view text) const;
+  /// Where `place` of `text` is in what apply() makes of it, of `size` bytes.
+  [[nodiscard]] std::size_t place_after(std::string_view text, std::size_t place,
+                                        std::size_t size) const {
+    return std::min(apply(text.substr(0, place)).size(), size);
+  }
 
  private:
   void add(const JsonReader& json);

@@ -49,9 +49,7 @@ class SplitStep : public PreTokenizer::Step {
   void apply(const Piece& piece, Output& output) const override {
     std::vector<Part> parts = find_(piece.text);
     for (Part& part : parts) part.matched = part.matched != invert_;
-    for (const TextRange& range : arrange(parts, behavior_))
-      output.add(piece.text.substr(range.begin, range.end - range.begin),
-                 piece.at_start && range.begin == 0);
+    for (const TextRange& range : arrange(parts, behavior_)) output.add(piece.part(range));
   }
 
  private:
@@ -104,22 +102,79 @@ FindParts by_text(const std::string& mark) {
   });
 }
 
-/// ASCII's, and Unicode's category P.
-constexpr const char* kPunctuation = "[\\p{P}!-/:-@\\[-`{-~]";
+/// Single characters that match.
+template <typename Matches>
+FindParts by_character(Matches matches) {
+  return by_matches(
+      [matches](std::string_view text, std::size_t place) -> std::optional<TextRange> {
+        while (place < text.size()) {
+          const Utf8Char c = utf8_at(text, place);
+          if (matches(c.code)) return TextRange{place, place + c.length};
+          place += c.length;
+        }
+        return std::nullopt;
+      });
+}
 
-/// \\w+|[^\\w\\s]+, where \\w is Unicode's: alphabetic, marks, digits, connectors, joiners.
-constexpr const char* kWordsAndMarks =
-    "[\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200C}\\x{200D}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}"
-    "\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}]+|"
-    "[^\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200C}\\x{200D}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}"
-    "\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}\\s]+";
+FindParts by_set(CharSet set) {
+  return by_character([set](std::uint32_t code) { return is_in(set, code); });
+}
+
+FindParts by_spaces() {
+  return by_character([](std::uint32_t code) { return char_classes()[code] == CharClass::kSpace; });
+}
+
+/// Runs of characters of one kind; those of kind 0 do not match.
+template <typename Kind>
+FindParts by_runs(Kind kind) {
+  return [kind](std::string_view text) {
+    std::vector<Part> parts;
+    int last = -1;
+    for (std::size_t place = 0; place < text.size();) {
+      const Utf8Char c = utf8_at(text, place);
+      const int now = kind(c.code);
+      if (now != last) parts.push_back({{place, place}, now != 0});
+      place += c.length;
+      parts.back().range.end = place;
+      last = now;
+    }
+    return parts;
+  };
+}
+
+/// \w+|[^\w\s]+
+FindParts by_words_and_marks() {
+  return by_runs([](std::uint32_t code) {
+    if (is_in(CharSet::kWordCharacters, code)) return 1;
+    return char_classes()[code] == CharClass::kSpace ? 0 : 2;
+  });
+}
+
+/// Runs of one script, which spaces belong to whatever they are next to. As in the reference,
+/// spaces before the first script are left out.
+class UnicodeScripts : public PreTokenizer::Step {
+ public:
+  void apply(const Piece& piece, Output& output) const override {
+    std::size_t begin = piece.text.size();
+    int last = -1;
+    for (std::size_t place = 0; place < piece.text.size();) {
+      const Utf8Char c = utf8_at(piece.text, place);
+      const std::uint8_t script = script_of(c.code);
+      if (script != kAnyScript && script != last) {
+        if (last >= 0) output.add(piece.part({begin, place}));
+        begin = place;
+        last = script;
+      }
+      place += c.length;
+    }
+    output.add(piece.part({begin, piece.text.size()}));
+  }
+};
 
 class PrefixSpace : public PreTokenizer::Step {
  public:
   void apply(const Piece& piece, Output& output) const override {
-    if (piece.text.starts_with(' ')) return output.add(piece.text, piece.at_start);
-    output.changed->push_back(" " + std::string(piece.text));
-    output.add(output.changed->back(), piece.at_start);
+    output.add(piece.text.starts_with(' ') ? piece : output.replaced(piece, " ", ' ', " "));
   }
 };
 
@@ -129,13 +184,11 @@ class Metaspace : public PreTokenizer::Step {
   Metaspace(std::string mark, Prepend prepend, bool split)
       : mark_(std::move(mark)), prepend_(prepend), split_(split) {}
   void apply(const Piece& piece, Output& output) const override {
-    std::string text = replace_all(piece.text, " ", mark_);
     const bool wanted =
         prepend_ == Prepend::kAlways || (prepend_ == Prepend::kFirst && piece.at_start);
-    if (wanted && !text.starts_with(mark_)) text.insert(0, mark_);
-    output.changed->push_back(std::move(text));
-    const Piece changed{output.changed->back(), piece.at_start};
-    if (!split_) return output.add(changed.text, changed.at_start);
+    const bool is_there = piece.text.starts_with(' ') || piece.text.starts_with(mark_);
+    const Piece changed = output.replaced(piece, wanted && !is_there ? mark_ : "", ' ', mark_);
+    if (!split_) return output.add(changed);
     SplitStep(by_text(mark_), Behavior::kMergedWithNext, false).apply(changed, output);
   }
 
@@ -180,10 +233,8 @@ PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
 
 void PreTokenizer::add(const JsonReader& json) {
   const std::string& type = json["type"].text();
-  const auto add_step = [this](const char* pattern, const JsonReader& at, Behavior behavior,
-                               bool invert) {
-    steps_.push_back(
-        std::make_unique<SplitStep>(by_pattern(pattern, at.where()), behavior, invert));
+  const auto add_step = [this](FindParts find, Behavior behavior, bool invert = false) {
+    steps_.push_back(std::make_unique<SplitStep>(std::move(find), behavior, invert));
     only_scanner_ = nullptr;
   };
   if (byte_level_) json.unsupported("a pre-tokenizer after ByteLevel");
@@ -201,20 +252,28 @@ void PreTokenizer::add(const JsonReader& json) {
     only_scanner_ = nullptr;
   } else if (type == "Digits") {
     const bool each = json["individual_digits"].flag(false);
-    add_step("\\p{N}", json, each ? Behavior::kIsolated : Behavior::kContiguous, false);
+    add_step(by_set(CharSet::kDigits), each ? Behavior::kIsolated : Behavior::kContiguous);
   } else if (type == "WhitespaceSplit") {
-    add_step("\\s", json, Behavior::kRemoved, false);
+    add_step(by_spaces(), Behavior::kRemoved);
   } else if (type == "Whitespace") {
-    add_step(kWordsAndMarks, json, Behavior::kRemoved, true);
+    add_step(by_words_and_marks(), Behavior::kRemoved, true);
   } else if (type == "Punctuation") {
-    add_step(kPunctuation, json, read_behavior(json["behavior"]), false);
+    add_step(by_set(CharSet::kPunctuation), read_behavior(json["behavior"]));
   } else if (type == "BertPreTokenizer") {
-    add_step("\\s", json, Behavior::kRemoved, false);
-    add_step(kPunctuation, json, Behavior::kIsolated, false);
+    add_step(by_spaces(), Behavior::kRemoved);
+    add_step(by_set(CharSet::kPunctuation), Behavior::kIsolated);
+  } else if (type == "UnicodeScripts") {
+    steps_.push_back(std::make_unique<UnicodeScripts>());
+    only_scanner_ = nullptr;
+  } else if (type == "CharDelimiterSplit") {
+    const std::string& delimiter = json["delimiter"].text();
+    if (delimiter.empty()) json["delimiter"].wrong("a character");
+    add_step(by_text(delimiter), Behavior::kRemoved);
   } else {
     json["type"].unsupported("the pre-tokenizer " + type +
                              " (known: Sequence, ByteLevel, Split, Metaspace, Digits, Whitespace, "
-                             "WhitespaceSplit, Punctuation, BertPreTokenizer)");
+                             "WhitespaceSplit, CharDelimiterSplit, Punctuation, BertPreTokenizer, "
+                             "UnicodeScripts)");
   }
 }
 
@@ -250,25 +309,44 @@ void PreTokenizer::add_split(const JsonReader& json) {
       steps_.size() == 1 && scanner && behavior == Behavior::kIsolated ? *scanner : nullptr;
 }
 
-std::vector<std::string_view> PreTokenizer::words_of(std::string_view text, bool at_start) {
-  changed_.clear();
-  Output output{{}, &changed_};
-  output.add(text, at_start);
+Piece Output::replaced(const Piece& of, std::string_view front, char from,
+                       std::string_view to) const {
+  std::string text(front);
+  std::vector<std::uint32_t> from_where;
+  const auto note = [&](std::size_t origin) {
+    if (origins) from_where.resize(text.size(), static_cast<std::uint32_t>(origin));
+  };
+  if (!of.text.empty()) note(of.origin(0));
+  for (std::size_t i = 0; i < of.text.size(); ++i) {
+    of.text[i] == from ? text.append(to) : text.append(1, of.text[i]);
+    note(of.origin(i));
+  }
+  changed->texts.push_back(std::move(text));
+  if (origins) changed->origins.push_back(std::move(from_where));
+  return {changed->texts.back(), of.at_start, of.begin,
+          origins ? changed->origins.back().data() : nullptr};
+}
+
+std::vector<Piece> PreTokenizer::words_of(std::string_view text, bool at_start, bool origins) {
+  changed_ = {};
+  Output output{{}, &changed_, origins};
+  output.add({text, at_start});
   for (const auto& step : steps_) {
     const std::vector<Piece> pieces = std::exchange(output.pieces, {});
     for (const Piece& piece : pieces) step->apply(piece, output);
   }
-  std::vector<std::string_view> words;
+  if (mark_.empty()) return std::move(output.pieces);
+  std::vector<Piece> words;
   for (const Piece& piece : output.pieces) {
     std::size_t begin = 0;
-    for (std::size_t place = mark_.empty() ? std::string_view::npos : piece.text.find(mark_);
-         place != std::string_view::npos; place = piece.text.find(mark_, place)) {
-      if (place > begin) words.push_back(piece.text.substr(begin, place - begin));
+    for (std::size_t place = piece.text.find(mark_); place != std::string_view::npos;
+         place = piece.text.find(mark_, place)) {
+      if (place > begin) words.push_back(piece.part({begin, place}));
       begin = place;
       while (piece.text.compare(place, mark_.size(), mark_) == 0)
         place += mark_.size();  // a run of marks stays with the word after it
     }
-    words.push_back(piece.text.substr(begin));
+    words.push_back(piece.part({begin, piece.text.size()}));
   }
   return words;
 }

@@ -3,7 +3,10 @@
 
 #include <pcre2.h>
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "trainer/data/tokenizers/regex_classes.h"
 
 namespace trellis::trainer {
 
@@ -33,11 +36,13 @@ Regex::Regex(const std::string& pattern, const std::string& where)
   compiled_->where = where;
   int error = 0;
   std::size_t offset = 0;
-  compiled_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+  const std::string written = with_reference_classes(pattern);
+  compiled_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(written.data()), written.size(),
                                   PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
   if (compiled_->code == nullptr) {
     throw ConfigError(where + ": expected a regular expression, got " + pattern + ": " +
-                      message_of(error) + " at character " + std::to_string(offset));
+                      message_of(error) + " at character " +
+                      std::to_string(std::min(offset, pattern.size())));
   }
   pcre2_jit_compile(compiled_->code, PCRE2_JIT_COMPLETE);  // where it fails the interpreter serves
   compiled_->match = pcre2_match_data_create_from_pattern(compiled_->code, nullptr);

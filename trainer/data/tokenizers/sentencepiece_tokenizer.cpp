@@ -34,6 +34,24 @@ class SentencePieceTokenizer : public Tokenizer {
     ids.insert(ids.end(), pieces.begin(), pieces.end());
   }
 
+  std::vector<TokenPlace> encode_at(std::string_view text, std::span<const std::size_t> places,
+                                    std::vector<std::int32_t>& ids) override {
+    const auto encoded = processor_.EncodeAsImmutableProto({text.data(), text.size()});
+    const auto pieces = encoded.pieces();
+    const std::size_t before = ids.size();
+    for (const auto& piece : pieces) ids.push_back(static_cast<std::int32_t>(piece.id()));
+    std::vector<TokenPlace> found;
+    for (const std::size_t place : places) {
+      TokenPlace at{before, before};
+      for (const auto& piece : pieces) {
+        at.ended += piece.end() <= place ? 1 : 0;
+        at.begun += piece.begin() < place ? 1 : 0;
+      }
+      found.push_back(at);
+    }
+    return found;
+  }
+  bool is_special(std::int32_t id) const override { return processor_.IsControl(id); }
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::vector<int> pieces;
     for (const std::int32_t id : ids) {

@@ -12,6 +12,17 @@
 
 namespace trellis::trainer {
 
+/// Where a place of a text is among its tokens; the numbers differ where it is inside of one.
+struct TokenPlace {
+  std::size_t ended = 0;  ///< tokens that end at the place or before it
+  std::size_t begun = 0;  ///< tokens that begin before it
+};
+
+/// Ids that a tokenizer's post-processor puts around a text.
+struct SpecialAffixes {
+  std::vector<std::int32_t> before, after;
+};
+
 /// Text ↔ token ids. Not for several threads at a time, because it remembers words: make one for
 /// each.
 class Tokenizer {
@@ -25,8 +36,19 @@ class Tokenizer {
   /// Appends the ids of a UTF-8 text; no special token is added around it. Throws ConfigError for a
   /// text that the tokenizer cannot represent.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) = 0;
+  /// The same, and where `places` are among all of `ids`. REQUIRES: they rise, from 0 to
+  /// text.size().
+  [[nodiscard]] virtual std::vector<TokenPlace> encode_at(std::string_view text,
+                                                          std::span<const std::size_t> places,
+                                                          std::vector<std::int32_t>& ids) = 0;
   /// The text of ids; special tokens are kept. Ids outside of the vocabulary give nothing.
   [[nodiscard]] virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+  /// A token that means something else than text, such as the end of a turn.
+  [[nodiscard]] virtual bool is_special(std::int32_t) const { return false; }
+  /// What its own post-processor adds; nothing where it has none.
+  [[nodiscard]] virtual SpecialAffixes affixes() const { return {}; }
+  /// What its user should know: lines on how its files were understood.
+  [[nodiscard]] virtual std::vector<std::string> notes() const { return {}; }
 };
 
 /// By `library` and what it needs; throws ConfigError when a file is missing, corrupt, or asks for

@@ -1,9 +1,9 @@
 #include "trainer/data/tokenizers/unicode.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
-
-#include "trainer/data/tokenizers/regex.h"
 
 namespace trellis::trainer {
 namespace {
@@ -27,32 +27,58 @@ std::size_t valid_length(std::string_view text, std::size_t place) {
   return overlong || (code >= 0xD800 && code < 0xE000) || code >= kCodes ? 0 : length;
 }
 
-void mark(std::vector<CharClass>& classes, const std::string& all, const char* pattern,
-          CharClass value) {
-  const Regex regex(pattern, "Unicode table");
-  for (auto match = regex.find(all, 0); match; match = regex.find(all, match->end)) {
-    for (std::size_t i = match->begin; i < match->end;) {
-      const Utf8Char c = utf8_at(all, i);
-      classes[c.code] = value;
-      i += c.length;
-    }
+/// Calls `body` with each character of a list of gaps and lengths; `step`: numbers of a range.
+template <typename Body>
+void for_each_code(std::span<const std::uint32_t> ranges, std::size_t step, Body body) {
+  std::uint32_t code = 0;
+  for (std::size_t i = 0; i + 1 < ranges.size(); i += step) {
+    code += ranges[i];
+    for (const std::uint32_t end = code + ranges[i + 1]; code < end; ++code)
+      body(code, ranges[i + step - 1]);
   }
 }
 
 std::vector<CharClass> make_classes() {
-  std::string all;
-  for (std::uint32_t code = 0; code < kCodes; ++code) {
-    if (code < 0xD800 || code >= 0xE000) append_utf8(all, code);
-  }
   std::vector<CharClass> classes(kCodes, CharClass::kOther);
-  mark(classes, all, "\\p{L}+", CharClass::kLetter);
-  mark(classes, all, "\\p{N}+", CharClass::kNumber);
-  // White_Space: PCRE2's own \s also takes U+180E, which Unicode has taken out.
-  mark(classes, all,
-       "[\\x{9}-\\x{D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}"
-       "\\x{205F}\\x{3000}]+",
-       CharClass::kSpace);
+  const auto mark = [&](CharSet set, CharClass value) {
+    for_each_code(reference_set(set), 2,
+                  [&](std::uint32_t code, std::uint32_t) { classes[code] = value; });
+  };
+  mark(CharSet::kLetters, CharClass::kLetter);
+  mark(CharSet::kNumbers, CharClass::kNumber);
+  constexpr std::uint32_t kWhiteSpace[][2] = {
+      {0x9, 0xD},       {0x20, 0x20},     {0x85, 0x85},     {0xA0, 0xA0},     {0x1680, 0x1680},
+      {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}};
+  for (const auto& [first, last] : kWhiteSpace)
+    std::fill(classes.begin() + first, classes.begin() + last + 1, CharClass::kSpace);
   return classes;
+}
+
+std::array<std::vector<bool>, kNumCharSets> make_sets() {
+  std::array<std::vector<bool>, kNumCharSets> sets;
+  for (std::size_t i = 0; i < kNumCharSets; ++i) {
+    sets[i].resize(kCodes);
+    for_each_code(reference_set(static_cast<CharSet>(i)), 2,
+                  [&](std::uint32_t code, std::uint32_t) { sets[i][code] = true; });
+  }
+  return sets;
+}
+
+std::vector<std::uint32_t> make_lower_cases() {
+  std::vector<std::uint32_t> lower;
+  for_each_code(reference_lower_cases(), 3, [&](std::uint32_t code, std::uint32_t to) {
+    while (lower.size() < code) lower.push_back(static_cast<std::uint32_t>(lower.size()));
+    lower.push_back(to);
+  });
+  return lower;
+}
+
+std::vector<std::uint8_t> make_scripts() {
+  std::vector<std::uint8_t> scripts(kCodes, kAnyScript);
+  for_each_code(reference_scripts(), 3, [&](std::uint32_t code, std::uint32_t script) {
+    scripts[code] = static_cast<std::uint8_t>(script);
+  });
+  return scripts;
 }
 
 }  // namespace
@@ -60,6 +86,21 @@ std::vector<CharClass> make_classes() {
 const CharClass* char_classes() {
   static const std::vector<CharClass> classes = make_classes();
   return classes.data();
+}
+
+bool is_in(CharSet set, std::uint32_t code) {
+  static const auto sets = make_sets();
+  return sets[static_cast<std::size_t>(set)][code];
+}
+
+std::uint32_t lower_case_of(std::uint32_t code) {
+  static const std::vector<std::uint32_t> lower = make_lower_cases();
+  return code < lower.size() ? lower[code] : code;
+}
+
+std::uint8_t script_of(std::uint32_t code) {
+  static const std::vector<std::uint8_t> scripts = make_scripts();
+  return scripts[code];
 }
 
 std::size_t valid_utf8_prefix(std::string_view text) {

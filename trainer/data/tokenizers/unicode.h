@@ -5,14 +5,25 @@
 #include <string>
 #include <string_view>
 
+#include "trainer/data/tokenizers/reference_tables.h"
+
 namespace trellis::trainer {
 
 /// What the regular expressions of pre-tokenizers ask of a character: \p{L}, \p{N}, \s
 /// (White_Space), or none of them.
 enum class CharClass : std::uint8_t { kOther, kLetter, kNumber, kSpace };
 
-/// The class of any character: 1.1 MB, from the Unicode tables of PCRE2, made at the first call.
+/// The class of any character, by the reference's tables: 1.1 MB, made at the first call.
 [[nodiscard]] const CharClass* char_classes();
+
+/// Whether a character is in one of the reference's sets, which are made at the first call.
+[[nodiscard]] bool is_in(CharSet set, std::uint32_t code);
+/// The lower case of a character that has one of one character; else itself.
+[[nodiscard]] std::uint32_t lower_case_of(std::uint32_t code);
+
+/// A number for the script of a character, by the pre-tokenizer UnicodeScripts.
+[[nodiscard]] std::uint8_t script_of(std::uint32_t code);
+inline constexpr std::uint8_t kAnyScript = 255;  ///< such as of a space
 
 struct Utf8Char {
   std::uint32_t code = 0;

@@ -3,7 +3,9 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <iterator>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -24,17 +26,6 @@ void for_each_character(std::string_view text, Visit visit) {
 
 bool is_space(std::uint32_t code) { return char_classes()[code] == CharClass::kSpace; }
 
-/// Control, format, surrogate, private use: what `tokenizers` calls other.
-bool is_other(std::uint32_t code) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_CS: return true;
-    default: return false;
-  }
-}
-
 bool is_chinese(std::uint32_t code) {
   constexpr std::pair<std::uint32_t, std::uint32_t> kBlocks[] = {
       {0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F},
@@ -44,9 +35,8 @@ bool is_chinese(std::uint32_t code) {
   });
 }
 
-}  // namespace
-
-std::string normal_form(std::string_view text, UnicodeForm form) {
+void append_form(std::string_view text, UnicodeForm form, std::string& result) {
+  if (text.empty()) return;
   const bool composes = form == UnicodeForm::kNfc || form == UnicodeForm::kNfkc;
   const bool compatible = form == UnicodeForm::kNfkc || form == UnicodeForm::kNfkd;
   const auto options = static_cast<utf8proc_option_t>(
@@ -66,9 +56,26 @@ std::string normal_form(std::string_view text, UnicodeForm form) {
   if (count < 0)
     throw ConfigError(std::string("a text to be tokenised has no normal form: ") +
                       utf8proc_errmsg(count));
-  std::string result;
   for (utf8proc_ssize_t i = 0; i < count; ++i)
     append_utf8(result, static_cast<std::uint32_t>(codes[static_cast<std::size_t>(i)]));
+}
+
+}  // namespace
+
+std::string normal_form(std::string_view text, UnicodeForm form) {
+  if (std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; }))
+    return std::string(text);
+  std::string result;
+  std::size_t begin = 0, place = 0;  // of the text that is not yet in the result
+  for_each_character(text, [&](std::uint32_t code, std::string_view bytes) {
+    if (is_in(CharSet::kNoNormalForms, code)) {
+      append_form(text.substr(begin, place - begin), form, result);
+      result += bytes;
+      begin = place + bytes.size();
+    }
+    place += bytes.size();
+  });
+  append_form(text.substr(begin), form, result);
   return result;
 }
 
@@ -76,20 +83,16 @@ std::string lower_case(std::string_view text) {
   constexpr std::uint32_t kDottedI = 0x130, kDot = 0x307;  // the only one that becomes two
   std::string result;
   for_each_character(text, [&](std::uint32_t code, std::string_view) {
-    append_utf8(result, code == kDottedI ? 'i'
-                                         : static_cast<std::uint32_t>(utf8proc_tolower(
-                                               static_cast<utf8proc_int32_t>(code))));
+    append_utf8(result, code == kDottedI ? 'i' : lower_case_of(code));
     if (code == kDottedI) append_utf8(result, kDot);
   });
   return result;
 }
 
-std::string without_marks(std::string_view text, bool all) {
+std::string without(std::string_view text, CharSet set) {
   std::string result;
   for_each_character(text, [&](std::uint32_t code, std::string_view bytes) {
-    const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
-    const bool other = category == UTF8PROC_CATEGORY_MC || category == UTF8PROC_CATEGORY_ME;
-    if (category != UTF8PROC_CATEGORY_MN && !(all && other)) result += bytes;
+    if (!is_in(set, code)) result += bytes;
   });
   return result;
 }
@@ -111,9 +114,8 @@ std::string stripped(std::string_view text, bool left, bool right) {
 std::string cleaned(std::string_view text) {
   std::string result;
   for_each_character(text, [&](std::uint32_t code, std::string_view bytes) {
-    const bool white = code == '\t' || code == '\n' || code == '\r';
-    if (code == 0 || code == 0xFFFD || (!white && is_other(code))) return;
-    result += white || is_space(code) ? std::string_view(" ") : bytes;
+    if (is_in(CharSet::kBertControls, code)) return;
+    result += is_space(code) ? std::string_view(" ") : bytes;
   });
   return result;
 }
@@ -125,6 +127,28 @@ std::string spaced_chinese(std::string_view text) {
     if (chinese) result += ' ';
     result += bytes;
     if (chinese) result += ' ';
+  });
+  return result;
+}
+
+std::string nmt_cleaned(std::string_view text) {
+  const auto in = [](std::uint32_t code, std::initializer_list<std::pair<int, int>> ranges) {
+    return std::ranges::any_of(ranges, [code](const auto& range) {
+      return static_cast<int>(code) >= range.first && static_cast<int>(code) <= range.second;
+    });
+  };
+  std::string result;
+  for_each_character(text, [&](std::uint32_t code, std::string_view bytes) {
+    if (in(code, {{0x1, 0x8}, {0xB, 0xB}, {0xE, 0x1F}, {0x7F, 0x7F}, {0x8F, 0x8F}, {0x9F, 0x9F}}))
+      return;
+    const bool space = in(code, {{0x9, 0xD},
+                                 {0x1680, 0x1680},
+                                 {0x200B, 0x200F},
+                                 {0x2028, 0x2029},
+                                 {0x2581, 0x2581},
+                                 {0xFEFF, 0xFEFF},
+                                 {0xFFFD, 0xFFFD}});
+    result += space ? std::string_view(" ") : bytes;
   });
   return result;
 }

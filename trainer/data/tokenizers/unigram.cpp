@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "trainer/data/tokenizers/byte_alphabet.h"
 #include "trainer/data/tokenizers/piece_models.h"
 #include "trainer/data/tokenizers/unicode.h"
 #include "trainer/data/tokenizers/vocabulary.h"
@@ -71,6 +72,12 @@ class Unigram : public WordModel {
   const std::string& token(std::int32_t id) const override { return pieces_.token(id); }
   std::optional<std::int32_t> id_of(const std::string& token) const override {
     return pieces_.id_of(token);
+  }
+
+  std::string text_in_word(std::int32_t id) const override {
+    if (id == unknown_) return "";
+    const auto byte = byte_fallback_ ? byte_of_fallback(token(id)) : std::nullopt;
+    return byte ? std::string(1, *byte) : token(id);
   }
 
  private:

@@ -36,6 +36,12 @@ class WordPiece : public WordModel {
     return vocabulary_.id_of(token);
   }
 
+  std::string text_in_word(std::int32_t id) const override {
+    if (id == unknown_) return "";
+    const std::string& text = token(id);
+    return !prefix_.empty() && text.starts_with(prefix_) ? text.substr(prefix_.size()) : text;
+  }
+
  private:
   /// Whether it comes out; its tokens in pieces_.
   bool cut(std::string_view word) {

@@ -266,6 +266,20 @@ std::string hub_config_text(const trainer::ModelSection& model, std::int64_t voc
   return json(config).dump(2) + "\n";
 }
 
+std::string with_token_ids(const std::string& config_text, const TokenIds& ids) {
+  json config = json::parse(config_text);
+  // Null where there is none: without the key transformers takes 1 and 2 for Llama's.
+  const auto set = [&](const char* key, const std::optional<std::int64_t>& id) {
+    config[key] = id ? json(*id) : json();
+  };
+  set("bos_token_id", ids.bos);
+  set("pad_token_id", ids.pad);
+  config["eos_token_id"] = ids.eos.empty()       ? json()
+                           : ids.eos.size() == 1 ? json(ids.eos.front())
+                                                 : json(ids.eos);
+  return config.dump(2) + "\n";
+}
+
 std::string generation_config_text(const std::string& config_text) {
   const json config = json::parse(config_text, nullptr, /*allow_exceptions=*/false);
   json generation{{"_from_model_config", true}};

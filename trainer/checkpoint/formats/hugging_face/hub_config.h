@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -30,6 +32,14 @@ struct HubConfig {
 /// Throws ConfigError that names each choice which no family of the hub has.
 [[nodiscard]] std::string hub_config_text(const trainer::ModelSection& model,
                                           std::int64_t vocabulary, DType dtype);
+
+/// Special tokens of a model's tokenizer.
+struct TokenIds {
+  std::optional<std::int64_t> bos, pad;
+  std::vector<std::int64_t> eos;  ///< each ends an answer
+};
+/// The config.json with them; null where there is none.
+[[nodiscard]] std::string with_token_ids(const std::string& config_text, const TokenIds& ids);
 
 /// What transformers writes next to a config.json that says nothing of generation.
 [[nodiscard]] std::string generation_config_text(const std::string& config_text);
