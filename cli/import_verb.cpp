@@ -9,6 +9,7 @@
 #include "analysis/import/sources.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "cli/accept_option.h"
 #include "cli/checkpoint_import.h"
 #include "cli/not_empty.h"
 #include "cli/output_files.h"
@@ -21,6 +22,7 @@ namespace {
 struct ImportOptions {
   std::string file, from = "auto", out, training_args, checkpoint, output_checkpoint;
   std::vector<std::string> overrides;
+  AcceptedKeys accepted;
   bool all = false, json = false, force = false, weights_only = false, verify = false;
 };
 
@@ -49,11 +51,13 @@ analysis::ImportedConfig read(const ImportOptions& options) {
 
 /// In the layout of the configuration that was written.
 int import_weights(const ImportOptions& options, const std::string& from) {
+  std::vector<std::string> overrides;
+  add_accepted(options.accepted, overrides);
   return import_checkpoint({.source = options.checkpoint,
                             .destination = options.output_checkpoint,
                             .config_file = options.out,
                             .saved_with = {},
-                            .overrides = {},
+                            .overrides = overrides,
                             .source_format = from == "hf" ? "hugging_face" : "",
                             .weights_only = options.weights_only || from == "hf"},
                            options.verify);
@@ -141,6 +145,7 @@ void add_import(CLI::App& app, int& exit_code) {
   CLI::Option* json =
       verb->add_flag("--json", options->json, "one JSON document (schema trellis.import/1)");
   add_weights(*verb, *options, out, json);
+  options->accepted = add_accept_option(*verb);
   verb->footer(
       "Exit code 0: every key is mapped, default, ignored or unsupported, and the result is "
       "legal; 2: a key is unclassified, or `trellis validate` would refuse the result; 5: with "

@@ -234,10 +234,13 @@ class Gpt2(Case):
 
 
 class Refused(Case):
-    def test_other_sizes_name_the_tensor(self):
+    def test_other_sizes_name_the_key_and_then_the_tensor(self):
         hub = self.save(llama(num_hidden_layers=1))
         command = ["train", SOURCE / "examples/quickstart.yaml", *OURS, "--init-from", hub]
         error = self.trellis(*command, returncode=2).stderr
+        self.assertIn("num_hidden_layers: expected 2 by ", error)
+        accept = "exp_manager.accept_differences=[model.num_layers]"
+        error = self.trellis(*command, accept, returncode=2).stderr
         self.assertIn("has no model.layers.1.self_attn.q_proj.weight", error)
 
     def test_a_training_does_not_go_on_from_it(self):

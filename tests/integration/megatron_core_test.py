@@ -335,11 +335,11 @@ torchrun --nproc_per_node 4 pretrain_gpt.py --num-layers {LAYERS} --hidden-size 
 class Imported(Case):
     """With the configuration that comes from Megatron-LM's arguments, TP 2 × PP 2."""
 
-    def imported(self, folder, returncode=0):
+    def imported(self, folder, *options, returncode=0):
         (self.dir / "train.sh").write_text(MEGATRON_LM)
         return self.trellis(
             *("import", "train.sh", "--out", "own.yaml", "--force", "--checkpoint", folder),
-            *("--output-checkpoint", "own.ckpt", "--verify", "--weights-only"),
+            *("--output-checkpoint", "own.ckpt", "--verify", "--weights-only", *options),
             returncode=returncode,
         )
 
@@ -352,6 +352,9 @@ class Imported(Case):
     def test_what_does_not_fit_is_named(self):
         folder = self.save(megatron_model("gpt", HEADS), HEADS)
         error = self.imported(folder, returncode=2).stderr
+        self.assertIn("args.num_query_groups: expected 2", error)
+        accept = ("--accept-difference", "model.num_kv_heads")
+        error = self.imported(folder, *accept, returncode=2).stderr
         self.assertIn("model.layers.1.mlp.down_proj.weight", error)
         self.assertFalse((self.dir / "own.ckpt/model").exists())
         for words, said in (
