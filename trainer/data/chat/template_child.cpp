@@ -48,6 +48,12 @@ std::string python_of_this_process() {
   return python;
 }
 
+/// Of the environment that this program was built with: verbs that train nothing load no LibTorch.
+std::string python_of_build() {
+  std::error_code ignored;
+  return fs::exists(TRELLIS_BUILD_PYTHON, ignored) ? TRELLIS_BUILD_PYTHON : "";
+}
+
 std::string python_of_path() {
   const char* path = std::getenv("PATH");
   std::string_view rest = path != nullptr ? path : "/usr/bin";
@@ -67,6 +73,7 @@ std::string find_python() {
   if (const char* named = std::getenv("TRELLIS_PYTHON"); named != nullptr && *named != '\0')
     return named;
   std::string python = python_of_this_process();
+  if (python.empty()) python = python_of_build();
   if (python.empty()) python = python_of_path();
   if (python.empty())
     throw ConfigError(

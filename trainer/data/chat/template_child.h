@@ -44,8 +44,9 @@ class TemplateChild {
 };
 
 /// $TRELLIS_PYTHON; else that of the environment in which LibTorch or Arrow of this process are,
-/// whose packages include Jinja; else the first python3 of PATH. Throws ConfigError when there is
-/// none.
+/// whose packages include Jinja and tree-sitter; else that of the environment of the build, which
+/// verbs that train nothing do not load; else the first python3 of PATH. Throws ConfigError when
+/// there is none.
 [[nodiscard]] std::string find_python();
 
 /// What that Python misses to render templates; "" when it does.
