@@ -18,10 +18,10 @@ set_target_properties(${libraries} PROPERTIES INSTALL_RPATH "$ORIGIN"
 install(TARGETS trellis RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS ${libraries} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES device/plugin.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/trellis/device)
-foreach(room base traces runtime sim/collectives sim/config trainer)
+foreach(room base traces runtime sim trainer)
   install(DIRECTORY ${room}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/trellis/${room}
     FILES_MATCHING PATTERN "*.h" PATTERN app EXCLUDE PATTERN allocator EXCLUDE
-    PATTERN calibration EXCLUDE)
+    PATTERN systemc EXCLUDE PATTERN configs EXCLUDE PATTERN calibration EXCLUDE)
 endforeach()
 
 set(share ${CMAKE_INSTALL_DATADIR}/trellis)

@@ -181,13 +181,14 @@ RowParallelLinear::RowParallelLinear(const ModuleContext& context, const std::st
     bias_ = parameter.tensor;
   }
   if (!is_adapted(context, path)) return;
-  if (!reduce_output_)
-    throw ConfigError(path +
-                      ": takes no adapter: it would be added to each part of a sum: expected "
-                      "reduce_output true, got false");
-  lora_ = std::make_shared<const RowParallelLora>(
-      context_of_adapter(context, sequence_parallel_), *context.lora, path, input_size, output_size,
-      options.partition ? *options.partition : strided_partition(1, input_size, options.stride));
+  if (!reduce_output_ || options.stride > 1)
+    throw ConfigError(c10::str(path,
+                               ": takes no adapter, which is added once and sharded in one block: "
+                               "expected reduce_output true and stride 1, got ",
+                               reduce_output_ ? "true" : "false", " and ", options.stride));
+  lora_ = std::make_shared<const RowParallelLora>(context_of_adapter(context, sequence_parallel_),
+                                                  *context.lora, path, input_size, output_size,
+                                                  options.partition);
 }
 
 at::Tensor RowParallelLinear::forward(const at::Tensor& input) const {

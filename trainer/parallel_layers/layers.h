@@ -132,8 +132,8 @@ struct RowParallelLinearOptions {
 class RowParallelLinear {
  public:
   /// Throws ConfigError: sequence parallelism without input_is_parallel, a bias or an adapter
-  /// (ModuleContext::lora) that would be added to each part of a sum, a size that TP · stride does
-  /// not divide.
+  /// (ModuleContext::lora) that would be added to each part of a sum, an adapter of fused blocks, a
+  /// size that TP · stride does not divide.
   RowParallelLinear(const ModuleContext& context, const std::string& path, std::int64_t input_size,
                     std::int64_t output_size, const RowParallelLinearOptions& options = {});
   [[nodiscard]] at::Tensor forward(const at::Tensor& input) const;
