@@ -122,16 +122,16 @@ std::vector<std::filesystem::path> profiles_of(const std::filesystem::path& fold
     if (name.ends_with(".json") || name.ends_with(".json.xz")) files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
-  if (files.empty())
-    throw ConfigError(folder.string() + ": holds no profile (*.json, *.json.xz)");
+  if (files.empty()) throw ConfigError(folder.string() + ": holds no profile (*.json, *.json.xz)");
   return files;
 }
 
 int run_instructions(const AccuracyOptions& options) {
   if (options.use != "all" || !options.rows.empty() || options.published_only)
     throw ConfigError("instructions: leave out --use, --rows and --published-only: name a folder");
-  const auto files = profiles_of(options.folder.empty() ? analysis::published_directory() / "profiles"
-                                                        : std::filesystem::path(options.folder));
+  const auto files =
+      profiles_of(options.folder.empty() ? analysis::published_directory() / "profiles"
+                                         : std::filesystem::path(options.folder));
   Activity activity("replaying instruction traces");
   std::vector<analysis::Replay> replays;
   for (const auto& file : files) {
@@ -197,8 +197,8 @@ void add_accuracy(CLI::App& app, int& exit_code) {
   verb->add_option("subject", options->subject,
                    "kernels, dma, collectives, training, memory or instructions")
       ->required()
-      ->check(CLI::IsMember(
-          {"kernels", "dma", "collectives", "training", "memory", "instructions"}));
+      ->check(
+          CLI::IsMember({"kernels", "dma", "collectives", "training", "memory", "instructions"}));
   verb->add_option("folder", options->folder,
                    "instructions: a folder of neuron-profile's JSON (*.json, *.json.xz); default: "
                    "benchmarks/published/profiles")

@@ -39,8 +39,7 @@ int run_import(const IsaOptions& options) {
   const sim::Profile profile = sim::read_profile(options.file);
   const sim::SystemConfig system =
       analysis::replay_machine(analysis::machine_of(profile, options.instance), options.overrides);
-  const sim::ImportedProgram imported =
-      sim::import_program(profile, system.chip.core.limits);
+  const sim::ImportedProgram imported = sim::import_program(profile, system.chip.core.limits);
   const std::string text = print(imported.program);
   files.write("--output", [&] { return text; });
   if (options.output.empty()) std::cout << text;
@@ -73,12 +72,12 @@ int run_replay(const IsaOptions& options, bool transfers_given) {
     return replay_program(options, bytes);
   }
   OutputFiles files({{"--trace", options.trace}});
-  const analysis::Replay replay = analysis::replay(
-      sim::parse_profile(bytes, options.file),
-      {.transfers = options.transfers == "traced" ? analysis::Transfers::kTraced
-                                                  : analysis::Transfers::kModelled,
-       .instance = options.instance,
-       .overrides = options.overrides});
+  const analysis::Replay replay =
+      analysis::replay(sim::parse_profile(bytes, options.file),
+                       {.transfers = options.transfers == "traced" ? analysis::Transfers::kTraced
+                                                                   : analysis::Transfers::kModelled,
+                        .instance = options.instance,
+                        .overrides = options.overrides});
   write_trace(files, analysis::replay_timeline(replay));
   std::cout << (options.json ? analysis::replay_json(replay).dump(1) + "\n"
                              : analysis::replay_text(replay));
@@ -96,7 +95,8 @@ void add_machine(CLI::App& verb, IsaOptions& options, const std::string& instanc
 
 void add_import_to(CLI::App& isa, int& exit_code) {
   CLI::App* verb = isa.add_subcommand(
-      "import", "a profile of a core, as neuron-profile exports it → a program of our instructions");
+      "import",
+      "a profile of a core, as neuron-profile exports it → a program of our instructions");
   auto options = std::make_shared<IsaOptions>();
   verb->add_option("profile", options->file, "PROFILE.json or PROFILE.json.xz")->required();
   verb->add_option("--output", options->output, "the program's text; default: standard output")
@@ -131,7 +131,8 @@ void add_replay_to(CLI::App& isa, int& exit_code) {
       ->check(not_empty("a file name"));
   verb->add_flag("--json", options->json, "one JSON document (schema trellis.replay/1)");
   verb->footer(
-      "Times start at the first instruction of the trace. The machine is one physical core with the "
+      "Times start at the first instruction of the trace. The machine is one physical core with "
+      "the "
       "numbers that were read off\ninstruction traces; the answer lists them.\nExamples:\n"
       "  trellis isa replay profile.json.xz --trace both.pftrace\n"
       "  trellis isa replay profile.json --transfers modelled --json");

@@ -60,8 +60,9 @@ ProgramRun run_program(const std::string& text, const std::string& file,
                       "; expected a profile's JSON or the text that `trellis isa import` writes");
   }
   if (run.program.segments.empty())
-    throw ConfigError(file + ": has no segment; expected a profile's JSON or the text that `trellis "
-                             "isa import` writes");
+    throw ConfigError(file +
+                      ": has no segment; expected a profile's JSON or the text that `trellis "
+                      "isa import` writes");
   run.name = run.program.name.empty() ? file : run.program.name;
   const sim::SystemConfig system = replay_machine(instance, overrides);
   for (const auto& p : system.parameters) run.constants += p.from_traces ? 1 : 0;

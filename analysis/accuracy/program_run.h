@@ -18,8 +18,8 @@ struct ProgramRun {
   std::size_t constants = 0;                 ///< numbers that were read off instruction traces
 };
 
-/// Throws ConfigError "FILE: line N: …" and for each broken rule of the core, and Error (kHang) when
-/// the program never ends.
+/// Throws ConfigError "FILE: line N: …" and for each broken rule of the core, and Error (kHang)
+/// when the program never ends.
 [[nodiscard]] ProgramRun run_program(const std::string& text, const std::string& file,
                                      const std::string& instance,
                                      const std::vector<std::string>& overrides);

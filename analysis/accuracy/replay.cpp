@@ -14,7 +14,7 @@ namespace {
 
 using sim::isa::Engine;
 
-constexpr double kMicrosecond = 1e6;     // in picoseconds
+constexpr double kMicrosecond = 1e6;        // in picoseconds
 constexpr std::int64_t kNanosecond = 1000;  // in picoseconds
 
 double microseconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-3; }
@@ -48,8 +48,8 @@ class Run {
   [[nodiscard]] sim::TimeOptions time_options() const {
     sim::TimeOptions options{.instructions = true};
     if (!profile_.clock.empty())
-      options.clock_grid = Picoseconds((profile_.clock.front().start - program_begin()) *
-                                       kNanosecond);
+      options.clock_grid =
+          Picoseconds((profile_.clock.front().start - program_begin()) * kNanosecond);
     if (options_.transfers == Transfers::kModelled) return options;
     for (const sim::TracedTransfer& t : imported_.transfers) {
       if (t.last >= t.trigger && t.last > 0)
@@ -62,7 +62,8 @@ class Run {
   /// Of the first instruction of the program on any engine.
   [[nodiscard]] std::int64_t program_begin() const {
     std::int64_t begin = profile_.end;
-    for (const auto& i : profile_.instructions) begin = i.of_program ? std::min(begin, i.start) : begin;
+    for (const auto& i : profile_.instructions)
+      begin = i.of_program ? std::min(begin, i.start) : begin;
     return begin;
   }
 
@@ -71,11 +72,10 @@ class Run {
     try {
       return std::move(simulator.time_program(imported_.program, time_options()).segments.front());
     } catch (const Error& error) {
-      throw Error(ExitCode::kHang,
-                  name_instructions(error.what(), [&](Engine engine, std::size_t index) {
-                    return place_text(profile_,
-                                      imported_.places[static_cast<std::size_t>(engine)][index]);
-                  }));
+      throw Error(
+          ExitCode::kHang, name_instructions(error.what(), [&](Engine engine, std::size_t index) {
+            return place_text(profile_, imported_.places[static_cast<std::size_t>(engine)][index]);
+          }));
     }
   }
 
@@ -89,15 +89,14 @@ class Run {
     r.clock = profile_.clock;
     r.begin = profile_.begin;
     const bool traced = options_.transfers == Transfers::kTraced;
-    const double start = traced
-                             ? microseconds(program_begin() - profile_.begin)
-                             : to_microseconds(system.launch.profiled_start);
+    const double start = traced ? microseconds(program_begin() - profile_.begin)
+                                : to_microseconds(system.launch.profiled_start);
     r.real_span = microseconds(profile_.end - profile_.begin);
     r.model_span =
         start + to_microseconds(timing.duration) + to_microseconds(system.launch.profiled_end);
     for (const sim::InstructionTiming& t : timing.instructions) {
-      const auto& i = profile_.instructions[imported_.places[static_cast<std::size_t>(t.engine)]
-                                                            [t.index]];
+      const auto& i =
+          profile_.instructions[imported_.places[static_cast<std::size_t>(t.engine)][t.index]];
       r.instructions.push_back({i.opcode, std::string(name(t.engine)), i.pc,
                                 microseconds(i.start - profile_.begin),
                                 microseconds(i.end() - profile_.begin),
@@ -117,8 +116,8 @@ class Run {
     for (const sim::TracedTransfer& t : imported_.transfers) {
       const auto found = modelled.find({t.engine, t.index});
       if (t.last == 0 || found == modelled.end()) continue;
-      const auto& i = profile_.instructions[imported_.places[static_cast<std::size_t>(t.engine)]
-                                                            [t.index]];
+      const auto& i =
+          profile_.instructions[imported_.places[static_cast<std::size_t>(t.engine)][t.index]];
       r.queues.push_back({i.opcode, t.queue, i.pc, microseconds(t.first - profile_.begin),
                           microseconds(t.last - profile_.begin),
                           start + static_cast<double>(found->second->start.value) / kMicrosecond,

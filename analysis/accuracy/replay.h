@@ -12,9 +12,9 @@
 namespace trellis::analysis {
 
 enum class Transfers {
-    kTraced,   ///< a transfer takes from its trigger to its last data what it took on the device,
-               ///< and so does the program's start, which is fetches
-    kModelled  ///< the simulator decides
+  kTraced,   ///< a transfer takes from its trigger to its last data what it took on the device,
+             ///< and so does the program's start, which is fetches
+  kModelled  ///< the simulator decides
 };
 
 struct ReplayOptions {
@@ -47,8 +47,8 @@ struct Replay {
   Transfers transfers = Transfers::kTraced;
   double real_span = 0, model_span = 0;  ///< microseconds
   std::vector<ReplayedPart> instructions, queues;
-  std::vector<sim::ProfileClock> clock;  ///< as traced
-  std::int64_t begin = 0;                ///< of the trace, nanoseconds
+  std::vector<sim::ProfileClock> clock;   ///< as traced
+  std::int64_t begin = 0;                 ///< of the trace, nanoseconds
   std::vector<sim::Parameter> constants;  ///< those that were read off traces
   ReplayConstant left;                    ///< key "": nothing explains a tenth of it
   std::vector<std::string> notes;
@@ -62,8 +62,8 @@ struct Replay {
 /// be alive.
 [[nodiscard]] Replay replay(const sim::Profile& profile, const ReplayOptions& options);
 
-/// The instance that a profile's program runs on: `asked`, or the profile's own when it is "". Throws
-/// ConfigError when the profile's is not known, or `asked` is of another generation.
+/// The instance that a profile's program runs on: `asked`, or the profile's own when it is "".
+/// Throws ConfigError when the profile's is not known, or `asked` is of another generation.
 [[nodiscard]] std::string machine_of(const sim::Profile& profile, const std::string& asked);
 
 /// The machine that a replay runs on: one physical core, with the numbers that traces gave.
@@ -73,7 +73,6 @@ struct Replay {
 /// An Error of the simulator about a program that never ends, with what `name` says of each
 /// instruction in it: "scalar waits at instruction 5 (pc 70 COPY) for …".
 [[nodiscard]] std::string name_instructions(
-    const std::string& text,
-    const std::function<std::string(sim::isa::Engine, std::size_t)>& name);
+    const std::string& text, const std::function<std::string(sim::isa::Engine, std::size_t)>& name);
 
 }  // namespace trellis::analysis

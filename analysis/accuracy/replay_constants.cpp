@@ -4,7 +4,8 @@
 
 #include <array>
 #include <charconv>
-#include <set>
+
+#include "base/error.h"
 
 namespace trellis::analysis {
 namespace {
@@ -39,7 +40,12 @@ ReplayConstant explaining_constant(
   const auto attempt = [&](const sim::Parameter& p, double factor) {
     const std::string value = scaled(p.value, factor);
     if (value.empty()) return;
-    const double error = error_with({p.key + "=" + value});
+    double error = least;
+    try {
+      error = error_with({p.key + "=" + value});
+    } catch (const ConfigError&) {
+      return;  // not every number may have every value: bytes are whole
+    }
     if (error >= least) return;
     least = error;
     best = {p.key, p.value, value, mean_error > 0 ? 1 - error / mean_error : 0};

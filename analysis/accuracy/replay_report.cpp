@@ -69,30 +69,32 @@ std::string instructions_text(const Replay& replay) {
 
 std::string queues_text(const Replay& replay) {
   if (replay.queues.empty()) return "";
-  std::string out = fmt::format("\n  {:<18}{:>6}{:>24}{:>24}\n  {:<24}{:>24}{:>24}\n", "data of",
-                                "n", "first µs", "last µs", "", "median p90 worst",
-                                "median p90 worst");
+  std::string out =
+      fmt::format("\n  {:<18}{:>6}{:>24}{:>24}\n  {:<24}{:>24}{:>24}\n", "data of", "n", "first µs",
+                  "last µs", "", "median p90 worst", "median p90 worst");
   for (const auto& [track, parts] : by_track(replay.queues)) {
     const Summary first = summary_of(parts, start_error), last = summary_of(parts, end_error);
-    out += fmt::format("  {:<18}{:>6}{:>24}{:>24}\n", track, parts.size(),
-                       replay.transfers == Transfers::kTraced
-                           ? std::string("as traced")
-                           : fmt::format("{:.3f} {:.3f} {:.3f}", first.median, first.p90,
-                                         first.worst),
-                       fmt::format("{:.3f} {:.3f} {:.3f}", last.median, last.p90, last.worst));
+    out +=
+        fmt::format("  {:<18}{:>6}{:>24}{:>24}\n", track, parts.size(),
+                    replay.transfers == Transfers::kTraced
+                        ? std::string("as traced")
+                        : fmt::format("{:.3f} {:.3f} {:.3f}", first.median, first.p90, first.worst),
+                    fmt::format("{:.3f} {:.3f} {:.3f}", last.median, last.p90, last.worst));
   }
   return out;
 }
 
 std::string left_text(const Replay& replay) {
   if (replay.left.key.empty())
-    return fmt::format("\nleft: {:.3f} µs an instruction in the mean; no constant alone explains a "
-                       "tenth of it\n",
-                       replay.mean_error());
-  return fmt::format("\nleft: {:.3f} µs an instruction in the mean; {} explains most of it: {} "
-                     "instead of {} leaves {:.0f} % less\n",
-                     replay.mean_error(), replay.left.key, replay.left.better, replay.left.value,
-                     100 * replay.left.explains);
+    return fmt::format(
+        "\nleft: {:.3f} µs an instruction in the mean; no constant alone explains a "
+        "tenth of it\n",
+        replay.mean_error());
+  return fmt::format(
+      "\nleft: {:.3f} µs an instruction in the mean; {} explains most of it: {} "
+      "instead of {} leaves {:.0f} % less\n",
+      replay.mean_error(), replay.left.key, replay.left.better, replay.left.value,
+      100 * replay.left.explains);
 }
 
 std::string constants_text(const Replay& replay) {
@@ -179,8 +181,7 @@ void add_trace(traces::Timeline& timeline, const Replay& replay, bool real) {
   if (!real || replay.clock.empty()) return;
   const auto clock = timeline.add_counter(process, "array clock", "percent");
   for (const auto& state : replay.clock)
-    timeline.counter(clock,
-                     picoseconds(static_cast<double>(state.start - replay.begin) * 1e-3),
+    timeline.counter(clock, picoseconds(static_cast<double>(state.start - replay.begin) * 1e-3),
                      100 * state.share / state.of);
 }
 
@@ -228,14 +229,13 @@ std::string replays_text(const std::vector<Replay>& replays) {
                                 "start: median p90 worst", "explains most of what is left");
   for (const Replay* r : sorted) {
     const Summary s = r->starts();
-    out += fmt::format("{:<28}{:<10}{:>9.2f}{:>9.2f}{:>+7.2f}%{:>7}  {:<22}  {}\n", file_name(*r),
-                       transfers_word(r->transfers), r->real_span, r->model_span,
-                       100 * r->span_error(), s.rows,
-                       fmt::format("{:.3f} {:.3f} {:.3f} µs", s.median, s.p90, s.worst),
-                       r->left.key.empty() ? std::string("no constant alone")
-                                           : fmt::format("{} {} → {} (−{:.0f} %)", r->left.key,
-                                                         r->left.value, r->left.better,
-                                                         100 * r->left.explains));
+    out += fmt::format(
+        "{:<28}{:<10}{:>9.2f}{:>9.2f}{:>+7.2f}%{:>7}  {:<22}  {}\n", file_name(*r),
+        transfers_word(r->transfers), r->real_span, r->model_span, 100 * r->span_error(), s.rows,
+        fmt::format("{:.3f} {:.3f} {:.3f} µs", s.median, s.p90, s.worst),
+        r->left.key.empty() ? std::string("no constant alone")
+                            : fmt::format("{} {} → {} (−{:.0f} %)", r->left.key, r->left.value,
+                                          r->left.better, 100 * r->left.explains));
   }
   std::vector<double> spans;
   std::size_t constants = 0;
@@ -244,9 +244,10 @@ std::string replays_text(const std::vector<Replay>& replays) {
     constants = std::max(constants, r.constants.size());
   }
   const Summary s = summarize(spans);
-  return out + fmt::format("\n{} replays: span error median {:.2f} %, worst {:.2f} %; {} constants "
-                           "were read off instruction traces, all others are the machine's\n",
-                           s.rows, 100 * s.median, 100 * s.worst, constants);
+  return out + fmt::format(
+                   "\n{} replays: span error median {:.2f} %, worst {:.2f} %; {} constants "
+                   "were read off instruction traces, all others are the machine's\n",
+                   s.rows, 100 * s.median, 100 * s.worst, constants);
 }
 
 json replays_json(const std::vector<Replay>& replays) {

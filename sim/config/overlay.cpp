@@ -75,8 +75,12 @@ void Overlay::read_fitted(const fs::path& file, const std::string& kind) {
 void Overlay::read_traces(const YamlMap& section, bool replace) {
   for (const auto& key : section.keys()) {
     const YamlMap entry = section.map(key);
-    Parameter described{key, entry.raw("value"), entry.required<std::string>("source"),
-                        Evidence::kMeasured, entry.get<std::string>("range", ""), true};
+    Parameter described{key,
+                        entry.raw("value"),
+                        entry.required<std::string>("source"),
+                        Evidence::kMeasured,
+                        entry.get<std::string>("range", ""),
+                        true};
     if (entry.required<std::string>("evidence") != name(Evidence::kMeasured))
       entry.problem("evidence", "expected measured: these numbers are read off traces");
     entry.allow_any("value");

@@ -27,8 +27,8 @@ class Overlay {
   /// Throws ConfigError for a file that does not parse and for an override without "=".
   Overlay(const std::string& generation, const LoadOptions& options);
 
-  /// The numbers that instruction traces gave, by key: they hold when `replace`, except for what the
-  /// user sets.
+  /// The numbers that instruction traces gave, by key: they hold when `replace`, except for what
+  /// the user sets.
   void read_traces(const YamlMap& section, bool replace);
 
   struct Replacement {

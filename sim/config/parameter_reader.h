@@ -48,7 +48,8 @@ class ParameterReader {
     return map_.has(key) ? read<T>(key) : default_value;
   }
 
-  /// A number of a mechanism that most machines have none of: absent, `none`, unless it is replaced.
+  /// A number of a mechanism that most machines have none of: absent, `none`, unless it is
+  /// replaced.
   template <typename T>
   T read_new(const std::string& key, T none) {
     if (map_.has(key)) return read<T>(key);

@@ -25,7 +25,7 @@ struct Parameter {
   std::string value;  ///< with its unit
   std::string source;
   Evidence evidence = Evidence::kEstimated;
-  std::string range;  ///< estimated ones: plausible range, "" otherwise
+  std::string range;         ///< estimated ones: plausible range, "" otherwise
   bool from_traces = false;  ///< of the section `instruction_traces`
 };
 
@@ -43,7 +43,7 @@ struct EngineConfig {
   double copy_fixed_cycles = 0;     ///< fixed_cycles of copies and casts
   double copy_interval_cycles = 0;  ///< interval_cycles of copies and casts
   double fp32_speedup = 1;          ///< perf mode of fp32 between places in SBUF
-  double pointer_cycles = 0;  ///< operand that is a column: its address is looked up first
+  double pointer_cycles = 0;        ///< operand that is a column: its address is looked up first
 };
 
 /// What single instructions cost beyond their engine's rate, and which paths engines share.
@@ -79,14 +79,15 @@ struct TensorEngineConfig {
   Picoseconds ramp_time;     ///< dI/dt throttle; 0: none
   double ramp_start = 1.0;   ///< allowed utilisation at the start of a busy phase
   // Read off instruction traces; 0: as if there were no such thing.
-  Picoseconds clock_window;  ///< the clock has two states, `ramp_start` of the rate and all of it,
-                             ///< and changes at the ends of windows of this length only; 0: the ramp
-  double clock_up = 0;       ///< the array did so much of a full window's work: the high state next
-  double clock_down = 0;     ///< it did less than that: the low one
-  Picoseconds fill_time;     ///< an instruction reaches the array so long after it is issued
-  Picoseconds wait_time;     ///< a semaphore reaches this engine so much later than others
-  double fp32_overhead_cycles = 0;     ///< overhead_cycles of fp32 instructions
-  double fp32_stationary_passes = 0;   ///< of a load of fp32 weights, both halves
+  Picoseconds
+      clock_window;       ///< the clock has two states, `ramp_start` of the rate and all of it,
+                          ///< and changes at the ends of windows of this length only; 0: the ramp
+  double clock_up = 0;    ///< the array did so much of a full window's work: the high state next
+  double clock_down = 0;  ///< it did less than that: the low one
+  Picoseconds fill_time;  ///< an instruction reaches the array so long after it is issued
+  Picoseconds wait_time;  ///< a semaphore reaches this engine so much later than others
+  double fp32_overhead_cycles = 0;    ///< overhead_cycles of fp32 instructions
+  double fp32_stationary_passes = 0;  ///< of a load of fp32 weights, both halves
 };
 
 struct DmaConfig {
@@ -109,14 +110,14 @@ struct DmaConfig {
   // Read off instruction traces: transfers whose descriptors are generated.
   Picoseconds hardware_trigger;  ///< trigger_time of these; the generator then adds nothing
   Picoseconds hardware_load_latency, hardware_store_latency;  ///< fixed_latency, to and from SBUF
-  Picoseconds software_next;   ///< software_generation right after another one
+  Picoseconds software_next;     ///< software_generation right after another one
   Picoseconds software_trigger;  ///< and then the instruction itself
   Picoseconds software_load_latency, software_store_latency;
-  Picoseconds generated_descriptor;   ///< of one on an engine, in addition to its bytes; no floor
-  BytesPerSecond generated_rate;      ///< engine_rate
-  Picoseconds generated_completion;   ///< completion_latency
-  Bytes generated_backlog;        ///< bytes under way beyond which a trigger by hardware waits
-  BytesPerSecond generated_drain;  ///< rate at which they get fewer
+  Picoseconds generated_descriptor;  ///< of one on an engine, in addition to its bytes; no floor
+  BytesPerSecond generated_rate;     ///< engine_rate
+  Picoseconds generated_completion;  ///< completion_latency
+  Bytes generated_backlog;           ///< bytes under way beyond which a trigger by hardware waits
+  BytesPerSecond generated_drain;    ///< rate at which they get fewer
 
   Bytes packet;  ///< a ring holds its engine for this long (or for packet_descriptors) before the
                  ///< next one's turn
@@ -191,8 +192,8 @@ struct CoreConfig {
   Picoseconds activation_table_load;
   Picoseconds semaphore_latency;  ///< engine → engine
   Picoseconds core_barrier;       ///< the later core of a pair reaches it → both go on
-  Picoseconds control_time;  ///< an instruction that only waits or posts holds its engine
-  bool issue_ahead = false;  ///< what does not need an engine's data path runs while it works
+  Picoseconds control_time;       ///< an instruction that only waits or posts holds its engine
+  bool issue_ahead = false;       ///< what does not need an engine's data path runs while it works
   DmaConfig dma;
   Bytes sbuf;
   Bytes psum;

@@ -99,12 +99,11 @@ class Builder {
     t_.descriptors = ceil_div(elements, run) * per_run;
     t_.bytes = Bytes(elements * element_bytes);
     descriptor_bytes_ = ceil_div(run, per_run) * element_bytes;
-    t_.descriptor_time =
-        generated_
-            ? dma_.generated_descriptor +
-                  transfer_time(Bytes(descriptor_bytes_), dma_.generated_rate)
-            : std::max(dma_.descriptor_floor,
-                       transfer_time(Bytes(descriptor_bytes_), dma_.engine_rate));
+    t_.descriptor_time = generated_
+                             ? dma_.generated_descriptor +
+                                   transfer_time(Bytes(descriptor_bytes_), dma_.generated_rate)
+                             : std::max(dma_.descriptor_floor,
+                                        transfer_time(Bytes(descriptor_bytes_), dma_.engine_rate));
   }
 
   void deal_out(const AccessPattern& side) {

@@ -26,9 +26,9 @@ struct DmaTransfer {
   Picoseconds latency;          ///< trigger's end → first data
   Picoseconds completion;       ///< last data → its semaphores are visible
   int generator = -1;           ///< hardware descriptor generator, -1: none
-  Picoseconds given{-1};        ///< the time from the trigger's start to the last data is known: the
-                                ///< engines are not asked; -1: it is not
-  Bytes bytes;                  ///< moved by the engines
+  Picoseconds given{-1};  ///< the time from the trigger's start to the last data is known: the
+                          ///< engines are not asked; -1: it is not
+  Bytes bytes;            ///< moved by the engines
   Bytes hbm_read, hbm_written;
   std::int64_t hbm_load = 0;  ///< bytes that HBM could have moved in the same time: rows that lie
                               ///< at a distance use a part of its channels

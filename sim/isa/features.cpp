@@ -15,6 +15,8 @@ int first_core_version(Opcode opcode) {
 
 int first_core_version(DType dtype) { return is_mx(dtype) || dtype == DType::kFp8E4M3Fn ? 4 : 2; }
 
-int first_core_version(MatmulMode mode) { return mode == MatmulMode::kDoubleRow || mode == MatmulMode::kSparse ? 3 : 2; }
+int first_core_version(MatmulMode mode) {
+  return mode == MatmulMode::kDoubleRow || mode == MatmulMode::kSparse ? 3 : 2;
+}
 
 }  // namespace trellis::sim::isa

@@ -60,7 +60,7 @@ struct SegmentTiming {
                                     ///< work of a kernel on a track
   std::vector<InstructionTiming> instructions;  ///< with TimeOptions::instructions, in the order of
                                                 ///< execution of each engine
-  std::vector<InstructionTiming> transfers;  ///< then also: first and last data of each
+  std::vector<InstructionTiming> transfers;     ///< then also: first and last data of each
   bool operator==(const SegmentTiming&) const = default;
 };
 
@@ -74,7 +74,7 @@ struct TimeOptions {
   /// Skip the repetitions of loops once they are periodic. The result is the same without, only
   /// later.
   bool fast_forward = true;
-  bool pieces = false;  ///< fill SegmentTiming::pieces, for a trace; nothing is skipped then
+  bool pieces = false;        ///< fill SegmentTiming::pieces, for a trace; nothing is skipped then
   bool instructions = false;  ///< fill SegmentTiming::instructions and transfers; likewise
   std::vector<GivenTransfer> given;  ///< of every segment
   Picoseconds clock_grid;  ///< where a window of the array's clock ends, from a segment's start

@@ -41,8 +41,8 @@ bool is_half(isa::MatmulMode mode) {
 EngineCost stationary_cost(const Instruction& i, const TensorEngineConfig& tensor) {
   double passes = 1;
   if (is_four_byte(i.src0.dtype)) {
-    passes = i.mode == isa::MatmulMode::kTranspose ? tensor.fp32_passes
-                                                   : tensor.fp32_stationary_passes;
+    passes =
+        i.mode == isa::MatmulMode::kTranspose ? tensor.fp32_passes : tensor.fp32_stationary_passes;
   }
   const double cycles = tensor.stationary_cycles * weight_columns(i) / 128.0 * passes;
   return {cycles_time(is_half(i.mode) ? cycles / 2 : cycles, tensor.clock),
@@ -52,8 +52,7 @@ EngineCost stationary_cost(const Instruction& i, const TensorEngineConfig& tenso
 
 EngineCost tensor_cost(const Instruction& i, const TensorEngineConfig& tensor) {
   if (i.opcode == Opcode::kLoadStationary) return stationary_cost(i, tensor);
-  const bool through =
-      i.opcode == Opcode::kTranspose || i.mode == isa::MatmulMode::kTranspose;
+  const bool through = i.opcode == Opcode::kTranspose || i.mode == isa::MatmulMode::kTranspose;
   const double passes = array_passes(i.src0.dtype, tensor, through) / (is_half(i.mode) ? 2 : 1);
   double cycles = 0;
   if (i.opcode == Opcode::kTranspose) {
@@ -68,8 +67,8 @@ EngineCost tensor_cost(const Instruction& i, const TensorEngineConfig& tensor) {
   // An fp32 matmul is two instructions ("LO_HI"), unless these are written.
   const bool fp32 = is_four_byte(i.src0.dtype);
   const bool two = fp32 && !is_half(i.mode) && i.mode != isa::MatmulMode::kTranspose;
-  const double overhead = (fp32 ? tensor.fp32_overhead_cycles : tensor.overhead_cycles) *
-                          (two ? 2 : 1);
+  const double overhead =
+      (fp32 ? tensor.fp32_overhead_cycles : tensor.overhead_cycles) * (two ? 2 : 1);
   const Picoseconds all = cycles_time(cycles * passes + overhead, tensor.clock);
   return {all, cycles_time(tensor.fixed_cycles, tensor.clock), Picoseconds(0),
           all - cycles_time(cycles * passes, tensor.clock)};
@@ -175,8 +174,8 @@ EngineCost pipelined(const Instruction& i, double cycles, const OperandStream& s
   const bool from_psum = stream.psum_sources > 0;
   const bool pointer = i.opcode == Opcode::kTensorScalar && i.src1.present();
   const double data = cycles + (pointer ? c.pointer_cycles : 0);
-  const double gap = copy ? c.copy_interval_cycles
-                          : (from_psum ? c.psum_interval_cycles : c.interval_cycles);
+  const double gap =
+      copy ? c.copy_interval_cycles : (from_psum ? c.psum_interval_cycles : c.interval_cycles);
   // The shortest instructions hide the gap.
   const double interval = std::max(c.min_cycles, data > c.min_cycles ? data + gap : data);
   const Picoseconds occupancy = cycles_time(interval, c.clock);

@@ -205,9 +205,9 @@ std::vector<ResolvedQueue> resolve_segment(const isa::Program& program, const is
     queues.push_back(resolver.run(segment.queues[e], static_cast<Engine>(e)));
   for (const GivenTransfer& each : given) {
     ResolvedQueue& queue = queues[static_cast<std::size_t>(each.engine)];
-    TRELLIS_CHECK(each.index < queue.ops.size() &&
-                      queue.ops[each.index].kind == ResolvedOp::Kind::kDma,
-                  "a given transfer is no dma instruction of its queue");
+    TRELLIS_CHECK(
+        each.index < queue.ops.size() && queue.ops[each.index].kind == ResolvedOp::Kind::kDma,
+        "a given transfer is no dma instruction of its queue");
     queue.transfers[queue.ops[each.index].partner].given = each.time;
   }
   return queues;

@@ -41,7 +41,7 @@ struct ResolvedOp {
   std::uint32_t kernel = 0;
   std::uint32_t partner =
       0;  ///< kLoop, kEndLoop: index in `loops`; kDma, kSendRecv: in `transfers`
-  std::int64_t occupancy = 0;  ///< picoseconds
+  std::int64_t occupancy = 0;    ///< picoseconds
   std::int64_t preparation = 0;  ///< kDma: before the occupancy
   std::int64_t latency = 0;
   std::int64_t overhead = 0;  ///< of `occupancy`: what the array's low clock hides
@@ -70,8 +70,9 @@ struct ResolvedQueue {
 
 /// The five queues of a segment. Updates of semaphores on which no one waits are dropped.
 /// `given`: transfers whose time is known, by engine and index in its queue.
-[[nodiscard]] std::vector<ResolvedQueue> resolve_segment(
-    const isa::Program& program, const isa::Segment& segment, const CoreConfig& core,
-    std::span<const GivenTransfer> given = {});
+[[nodiscard]] std::vector<ResolvedQueue> resolve_segment(const isa::Program& program,
+                                                         const isa::Segment& segment,
+                                                         const CoreConfig& core,
+                                                         std::span<const GivenTransfer> given = {});
 
 }  // namespace trellis::sim

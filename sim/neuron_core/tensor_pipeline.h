@@ -20,9 +20,9 @@ namespace trellis::sim {
 /// of it, that change only where windows of `clock_window` meet: to the high one when the array did
 /// at least `clock_up` of a window's full work, to the low one below `clock_down`.
 ///
-/// On other chips with a dI/dt limiter the array starts a busy phase at `ramp_start` of its rate and
-/// reaches the full rate `ramp_time` later. When it has paused and was busy for less than half of
-/// the last `ramp_time`, the ramp starts over (Neuron Explorer glossary).
+/// On other chips with a dI/dt limiter the array starts a busy phase at `ramp_start` of its rate
+/// and reaches the full rate `ramp_time` later. When it has paused and was busy for less than half
+/// of the last `ramp_time`, the ramp starts over (Neuron Explorer glossary).
 class TensorPipeline {
  public:
   struct Slot {

@@ -34,12 +34,10 @@ std::string lower(std::string text) {
 
 std::optional<AluOp> alu_of(const std::string& word) {
   static const std::map<std::string, AluOp> kOthers = {
-      {"MULT", AluOp::kMultiply},       {"SUB", AluOp::kSubtract},
-      {"RSUB", AluOp::kReverseSubtract}, {"IS_EQ", AluOp::kEqual},
-      {"IS_GT", AluOp::kGreater},       {"IS_GE", AluOp::kGreaterEqual},
-      {"IS_LT", AluOp::kLess},          {"IS_LE", AluOp::kLessEqual},
-      {"POW", AluOp::kPower},           {"LOGICAL_AND", AluOp::kAnd},
-      {"LOGICAL_OR", AluOp::kOr},       {"LOGICAL_XOR", AluOp::kXor}};
+      {"MULT", AluOp::kMultiply},   {"SUB", AluOp::kSubtract},    {"RSUB", AluOp::kReverseSubtract},
+      {"IS_EQ", AluOp::kEqual},     {"IS_GT", AluOp::kGreater},   {"IS_GE", AluOp::kGreaterEqual},
+      {"IS_LT", AluOp::kLess},      {"IS_LE", AluOp::kLessEqual}, {"POW", AluOp::kPower},
+      {"LOGICAL_AND", AluOp::kAnd}, {"LOGICAL_OR", AluOp::kOr},   {"LOGICAL_XOR", AluOp::kXor}};
   const auto found = kOthers.find(word);
   return found != kOthers.end() ? found->second : isa::parse_name<AluOp>(lower(word));
 }
@@ -83,10 +81,10 @@ class Importer {
     check_rules();
     match_transfers();
     for (auto& [text, instances] : notes_)
-      out_.notes.push_back(instances.second == 1
-                               ? fmt::format("{}: {}", instances.first, text)
-                               : fmt::format("{} and {} others: {}", instances.first,
-                                             instances.second - 1, text));
+      out_.notes.push_back(
+          instances.second == 1
+              ? fmt::format("{}: {}", instances.first, text)
+              : fmt::format("{} and {} others: {}", instances.first, instances.second - 1, text));
     return std::move(out_);
   }
 
@@ -95,21 +93,40 @@ class Importer {
 
   static const std::map<std::string, Make>& opcodes() {
     static const std::map<std::string, Make> kOpcodes = {
-        {"LDWEIGHTS", &Importer::load_weights}, {"MATMUL", &Importer::matmul},
-        {"COPY", &Importer::copy},              {"CAST", &Importer::copy},
-        {"ACTIVATE", &Importer::activate},      {"ACT_TABLE_LOAD", &Importer::load_table},
-        {"TENSOR_REDUCE", &Importer::reduce},   {"TENSOR_SCALAR", &Importer::tensor_scalar},
-        {"TENSOR_TENSOR", &Importer::tensor_tensor}, {"RECIPROCAL", &Importer::reciprocal},
-        {"MEMSET", &Importer::fill},            {"DMA_DIRECT2D", &Importer::dma},
-        {"EVENT_SEMAPHORE", &Importer::nothing}, {"NOP", &Importer::nothing}};
+        {"LDWEIGHTS", &Importer::load_weights},
+        {"MATMUL", &Importer::matmul},
+        {"COPY", &Importer::copy},
+        {"CAST", &Importer::copy},
+        {"ACTIVATE", &Importer::activate},
+        {"ACT_TABLE_LOAD", &Importer::load_table},
+        {"TENSOR_REDUCE", &Importer::reduce},
+        {"TENSOR_SCALAR", &Importer::tensor_scalar},
+        {"TENSOR_TENSOR", &Importer::tensor_tensor},
+        {"RECIPROCAL", &Importer::reciprocal},
+        {"MEMSET", &Importer::fill},
+        {"DMA_DIRECT2D", &Importer::dma},
+        {"EVENT_SEMAPHORE", &Importer::nothing},
+        {"NOP", &Importer::nothing}};
     return kOpcodes;
   }
   /// Of Vector, Scalar and GpSimd: known by name, costed by their operands only.
   static bool costed(const std::string& opcode) {
-    static const std::vector<std::string> kCosted = {
-        "SELECT",    "IOTA",     "BN_STATS", "BN_AGGR",    "MAX8",          "MAX_INDEX",
-        "MATCH_REPLACE", "RAND", "POOL",     "TENSOR_SCALAR_ADDR", "SCALAR_TENSOR_TENSOR",
-        "TENSOR_TENSOR_SCAN",    "AFFINE_SELECT", "STREAM_TRANSPOSE", "STREAM_SHUFFLE", "TRANSPOSE"};
+    static const std::vector<std::string> kCosted = {"SELECT",
+                                                     "IOTA",
+                                                     "BN_STATS",
+                                                     "BN_AGGR",
+                                                     "MAX8",
+                                                     "MAX_INDEX",
+                                                     "MATCH_REPLACE",
+                                                     "RAND",
+                                                     "POOL",
+                                                     "TENSOR_SCALAR_ADDR",
+                                                     "SCALAR_TENSOR_TENSOR",
+                                                     "TENSOR_TENSOR_SCAN",
+                                                     "AFFINE_SELECT",
+                                                     "STREAM_TRANSPOSE",
+                                                     "STREAM_SHUFFLE",
+                                                     "TRANSPOSE"};
     return std::find(kCosted.begin(), kCosted.end(), opcode) != kCosted.end();
   }
 
@@ -137,8 +154,9 @@ class Importer {
   }
   void note(const std::string& text) {
     auto& [first, count] = notes_[text];
-    if (count++ == 0) first = fmt::format("{} pc {} {}", isa::name(current_->engine), current_->pc,
-                                          current_->opcode);
+    if (count++ == 0)
+      first =
+          fmt::format("{} pc {} {}", isa::name(current_->engine), current_->pc, current_->opcode);
   }
   [[nodiscard]] OperandImport::Fail failing() {
     return [this](const std::string& key, const std::string& text) { fail(key, text); };
@@ -222,8 +240,9 @@ class Importer {
     if (const auto bias = text.find("bias_ptr")) {
       const auto read = read_operand_text(*bias);
       if (!read) fail("bias_ptr", fmt::format("expected dtype@address, got \"{}\"", *bias));
-      if (read) i.src1 = operands_.on_chip(*read, "bias_ptr", i.src0.num_partitions, DType::kFp32,
-                                           failing());
+      if (read)
+        i.src1 =
+            operands_.on_chip(*read, "bias_ptr", i.src0.num_partitions, DType::kFp32, failing());
     } else {
       i.imm1 = number(text.find("imm").value_or("0"), "imm");
     }
@@ -232,7 +251,8 @@ class Importer {
   }
   isa::Activation function(const std::string& word) {
     const auto found = function_of(word);
-    if (!found) note(fmt::format("function \"{}\" is not known here: costed as the identity", word));
+    if (!found)
+      note(fmt::format("function \"{}\" is not known here: costed as the identity", word));
     return found.value_or(isa::Activation::kIdentity);
   }
   double number(const std::string& word, const char* key) {
@@ -341,8 +361,9 @@ class Importer {
   }
   [[nodiscard]] isa::DmaDescriptors descriptors() const {
     if (current_->engine == Engine::kGpSimd) return isa::DmaDescriptors::kSoftware;
-    const bool generator = limits_.hardware_dma_generators > 0 &&
-                           (current_->engine == Engine::kSync || current_->engine == Engine::kScalar);
+    const bool generator =
+        limits_.hardware_dma_generators > 0 &&
+        (current_->engine == Engine::kSync || current_->engine == Engine::kScalar);
     return generator ? isa::DmaDescriptors::kHardware : isa::DmaDescriptors::kStatic;
   }
 
@@ -380,9 +401,8 @@ class Importer {
 };
 
 void Importer::bind_semaphores() {
-  const std::string unsatisfied =
-      semaphores_.bind(out_.program.segments.front(), limits_.semaphores, [&](Engine engine,
-                                                                            std::size_t index) {
+  const std::string unsatisfied = semaphores_.bind(
+      out_.program.segments.front(), limits_.semaphores, [&](Engine engine, std::size_t index) {
         return place_text(profile_, out_.places[static_cast<std::size_t>(engine)][index]);
       });
   problems_.throw_if_any();
@@ -392,8 +412,8 @@ void Importer::bind_semaphores() {
 void Importer::check_rules() {
   for (const isa::Violation& broken : isa::validate(out_.program, limits_)) {
     const auto& places = out_.places[static_cast<std::size_t>(broken.engine)];
-    where_ = broken.index < places.size() ? place_text(profile_, places[broken.index])
-                                          : profile_.name;
+    where_ =
+        broken.index < places.size() ? place_text(profile_, places[broken.index]) : profile_.name;
     fail("operands", broken.text);
   }
   problems_.throw_if_any();
@@ -417,9 +437,10 @@ void Importer::note_runtime(const std::map<std::string, std::int64_t>& opcodes_o
     ++pieces;
   }
   if (pieces > 0)
-    out_.notes.push_back(fmt::format("{} pieces of instructions, {} bytes, are fetched by DMA: they "
-                                     "are not part of the program",
-                                     pieces, fetched));
+    out_.notes.push_back(
+        fmt::format("{} pieces of instructions, {} bytes, are fetched by DMA: they "
+                    "are not part of the program",
+                    pieces, fetched));
 }
 
 // Each DMA engine ends its part of a transfer with a packet of 4 bytes, which writes the semaphore.

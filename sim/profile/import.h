@@ -12,14 +12,14 @@ namespace trellis::sim {
 /// A transfer as the profile shows it, in nanoseconds of the profile.
 struct TracedTransfer {
   isa::Engine engine = isa::Engine::kSync;
-  std::uint32_t index = 0;       ///< of the dma instruction in the engine's queue
-  std::string queue;             ///< "qSyncDynamicHW"
-  std::int64_t trigger = 0;      ///< the instruction's start
+  std::uint32_t index = 0;           ///< of the dma instruction in the engine's queue
+  std::string queue;                 ///< "qSyncDynamicHW"
+  std::int64_t trigger = 0;          ///< the instruction's start
   std::int64_t first = 0, last = 0;  ///< begin of the first data, end of the last; last 0: unknown
 };
 
-/// A profile's program in our instruction set. Semaphores count down here and have one waiter, there
-/// they count up: each pair of a semaphore and an engine that waits on it becomes one.
+/// A profile's program in our instruction set. Semaphores count down here and have one waiter,
+/// there they count up: each pair of a semaphore and an engine that waits on it becomes one.
 struct ImportedProgram {
   isa::Program program;
   std::array<std::vector<std::size_t>, isa::kNumEngines> places;  ///< index in

@@ -145,8 +145,7 @@ AccessPattern OperandImport::pattern_of(const Side& side, const std::string& nam
   if (p.counts[outer] > 0xffff) fail(name + "_pattern", "has more than 65,535 rows");
   a.num_partitions = static_cast<std::uint16_t>(std::min<std::int64_t>(p.counts[outer], 0xffff));
   bool room = true;
-  for (std::size_t d = outer; d-- > 0;)
-    room = add_dim(a, p.counts[d], p.strides[d] / size) && room;
+  for (std::size_t d = outer; d-- > 0;) room = add_dim(a, p.counts[d], p.strides[d] / size) && room;
   if (!add_dim(a, side.element_bytes / size, 1) || !room)
     fail(name + "_pattern", fmt::format("has more than {} dimensions", isa::kMaxFreeDims));
   if (side.chip) {
@@ -197,8 +196,7 @@ void OperandImport::transfer(const InstructionText& text, isa::Instruction& out,
   if (!source || !target) return;
   partitions_outermost(*source, *target);
   const auto fits = [](const Side& side, std::int64_t size) {
-    return side.element_bytes % size == 0 &&
-           side.address % static_cast<std::uint64_t>(size) == 0 &&
+    return side.element_bytes % size == 0 && side.address % static_cast<std::uint64_t>(size) == 0 &&
            divides(size, side.pattern.strides);
   };
   const auto both = [&](std::int64_t size) { return fits(*source, size) && fits(*target, size); };
@@ -245,8 +243,8 @@ void OperandImport::bind_hbm() {
             merged.begin(), merged.end(), begin,
             [](std::uint64_t value, const Range& range) { return value < range.begin; });
         a->buffer = static_cast<std::uint32_t>(kFirstHbm + (at - merged.begin()) - 1);
-        a->offset = (a->offset - static_cast<std::int64_t>((at - 1)->begin)) /
-                    isa::size_bytes(a->dtype);
+        a->offset =
+            (a->offset - static_cast<std::int64_t>((at - 1)->begin)) / isa::size_bytes(a->dtype);
       }
     }
   }

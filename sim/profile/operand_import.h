@@ -11,9 +11,9 @@
 
 namespace trellis::sim {
 
-/// Makes access patterns of a profile's operands. On the chip there is one buffer of SBUF and one of
-/// PSUM, and partitions lie 256 KiB from each other in the address space; in HBM every range that
-/// is touched becomes a buffer.
+/// Makes access patterns of a profile's operands. On the chip there is one buffer of SBUF and one
+/// of PSUM, and partitions lie 256 KiB from each other in the address space; in HBM every range
+/// that is touched becomes a buffer.
 ///
 ///   0x0000000  SBUF, partition 0     0x0040000  SBUF, partition 1     …
 ///   0x2000000  PSUM, partition 0     0x2040000  PSUM, partition 1     …

@@ -36,8 +36,8 @@ class Entry {
     if (found->is_number_integer()) number = found->get<std::int64_t>();
     if (found->is_string()) number = of_text(found->get_ref<const std::string&>(), least - 1);
     if (number >= least && number <= most) return number;
-    problem(key, fmt::format("expected an integer from {} to {}, got {}", least, most,
-                             shown(*found)));
+    problem(key,
+            fmt::format("expected an integer from {} to {}, got {}", least, most, shown(*found)));
     return least;
   }
   [[nodiscard]] std::string text(const char* key, bool required = true) const {
@@ -83,8 +83,8 @@ class Reader {
 
   Profile run() {
     if (!document_.is_object() || !document_.contains("instruction"))
-      throw ConfigError(fmt::format("{}: has no list \"instruction\"; {}", profile_.name,
-                                    kExpected));
+      throw ConfigError(
+          fmt::format("{}: has no list \"instruction\"; {}", profile_.name, kExpected));
     read_summary();
     profile_.core = busiest_core();
     each_of_core("instruction", true, [&](const Entry& e, std::size_t at) { instruction(e, at); });
@@ -137,8 +137,9 @@ class Reader {
     each("summary", true, [&](const Entry& entry, std::size_t at) {
       if (at > 0) return;
       profile_.instance_type = entry.text("instance_type");
-      profile_.versions = fmt::format("profiler {}, compiler {}", entry.text("profiler_version", false),
-                                      entry.text("compiler_version", false));
+      profile_.versions =
+          fmt::format("profiler {}, compiler {}", entry.text("profiler_version", false),
+                      entry.text("compiler_version", false));
     });
   }
 
@@ -149,9 +150,9 @@ class Reader {
       of_program[entry.text("subgraph")] += entry.text("instruction_type").empty() ? 0 : 1;
     });
     problems_.throw_if_any();
-    const auto most = std::max_element(
-        of_program.begin(), of_program.end(),
-        [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto most =
+        std::max_element(of_program.begin(), of_program.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
     if (most == of_program.end() || most->second == 0)
       throw ConfigError(fmt::format(
           "{}: instruction: none is of a program (instruction_type is \"\" everywhere); {}",
@@ -212,10 +213,11 @@ class Reader {
     }
     const bool by_pc = again == 0;
     if (!by_pc)
-      profile_.notes.push_back(fmt::format(
-          "{} instructions have the pc of another one: a loop; they are taken in the order of their "
-          "stamps",
-          again));
+      profile_.notes.push_back(
+          fmt::format("{} instructions have the pc of another one: a loop; they are taken in the "
+                      "order of their "
+                      "stamps",
+                      again));
     std::stable_sort(profile_.instructions.begin(), profile_.instructions.end(),
                      [&](const ProfileInstruction& a, const ProfileInstruction& b) {
                        const auto key = [&](const ProfileInstruction& i) {

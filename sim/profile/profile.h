@@ -37,10 +37,10 @@ struct ProfileClock {
 
 /// One core of a profile.
 struct Profile {
-  std::string name;           ///< of the file
-  std::string instance_type;  ///< "trn2.3xlarge"
-  std::string core;           ///< "sg00"
-  std::string versions;       ///< of the profiler and the compiler
+  std::string name;                              ///< of the file
+  std::string instance_type;                     ///< "trn2.3xlarge"
+  std::string core;                              ///< "sg00"
+  std::string versions;                          ///< of the profiler and the compiler
   std::vector<ProfileInstruction> instructions;  ///< by engine, in program order
   std::vector<ProfilePacket> packets;            ///< by start
   std::vector<ProfileClock> clock;               ///< by start

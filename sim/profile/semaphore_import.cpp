@@ -47,9 +47,10 @@ std::string SemaphoreImport::bind(isa::Segment& segment, int semaphores, const P
     at->second.taken = wait.value;
   }
   if (used > semaphores)
-    throw ConfigError(fmt::format("the program needs {} pairs of a semaphore and an engine that "
-                                  "waits on it, the core has {} semaphores",
-                                  used, semaphores));
+    throw ConfigError(
+        fmt::format("the program needs {} pairs of a semaphore and an engine that "
+                    "waits on it, the core has {} semaphores",
+                    used, semaphores));
   for (const Use& post : posts_) {
     for (const auto& [engine, waiter] : waiters[post.id]) {
       segment.queues[static_cast<std::size_t>(post.engine)][post.index].updates.push_back(

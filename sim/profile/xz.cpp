@@ -27,7 +27,10 @@ std::string reason(lzma_ret code) {
 }  // namespace
 
 bool is_xz(std::string_view bytes) {
-  return bytes.starts_with(std::string_view("\xFD" "7zXZ\0", 6));
+  return bytes.starts_with(
+      std::string_view("\xFD"
+                       "7zXZ\0",
+                       6));
 }
 
 std::string unpack_xz(std::string_view bytes, const std::string& where, std::size_t most) {
@@ -50,9 +53,10 @@ std::string unpack_xz(std::string_view bytes, const std::string& where, std::siz
     if (code != LZMA_OK)
       throw ConfigError(fmt::format("{}: cannot unpack: {}", where, reason(code)));
     if (out.size() > most)
-      throw ConfigError(fmt::format("{}: unpacks to more than {} MiB; expected a profile of one "
-                                    "core's program",
-                                    where, most >> 20));
+      throw ConfigError(
+          fmt::format("{}: unpacks to more than {} MiB; expected a profile of one "
+                      "core's program",
+                      where, most >> 20));
   }
 }
 

@@ -178,8 +178,8 @@ void DmaQueue::complete(const DmaRequest& request, std::int64_t end) {
   last_end_ = std::max(last_end_, end);  // a ring completes in order
   const std::int64_t visible = last_end_ + request.transfer->completion.value;
   if (shared_.log != nullptr) {
-    shared_.log->push_back({request.engine, request.index, Picoseconds(first_data_),
-                            Picoseconds(last_end_)});
+    shared_.log->push_back(
+        {request.engine, request.index, Picoseconds(first_data_), Picoseconds(last_end_)});
   }
   for (std::uint32_t u = 0; u < request.num_updates; ++u) {
     const auto& update = request.updates[u];

@@ -28,7 +28,7 @@ struct DmaShared {
   std::vector<DmaQueue*> queues;  ///< every one of the core, by track
   DmaShared* before =
       nullptr;  ///< of the core that goes first when both act at one time: they share an HBM stack
-  std::array<std::int64_t, 2> generator_free{};  ///< hardware descriptor generators
+  std::array<std::int64_t, 2> generator_free{};   ///< hardware descriptor generators
   std::vector<InstructionTiming>* log = nullptr;  ///< of transfers; null: none is kept
   std::int64_t backlog_end = 0;  ///< when what the generators have started will have been moved
   std::int64_t hbm_read = 0, hbm_written = 0;
@@ -43,8 +43,8 @@ struct DmaRequest {
   std::uint32_t kernel = 0;
   isa::Engine engine = isa::Engine::kSync;  ///< that started it
   std::uint32_t index = 0;                  ///< of the instruction in its queue
-  std::int64_t arrival = 0;  ///< first data can move
-  std::uint64_t order = 0;   ///< engine and its own count: breaks ties of `arrival`
+  std::int64_t arrival = 0;                 ///< first data can move
+  std::uint64_t order = 0;                  ///< engine and its own count: breaks ties of `arrival`
 };
 
 /// One group of DMA rings, the same ring on every engine: takes its transfers in order of arrival,

@@ -242,11 +242,11 @@ void Engine::close_loop(const ResolvedOp& op) {
 }
 
 void Engine::append_state(std::vector<std::int64_t>& out, std::int64_t now) const {
-  out.insert(out.end(),
-             {static_cast<std::int64_t>(pc_), waits_done_, std::max<std::int64_t>(local_ - now, 0),
-              std::max<std::int64_t>(unit_free_ - now, 0),
-              std::max<std::int64_t>(completion_ - now, 0), table_, at_barrier_,
-              static_cast<std::int64_t>(unanswered_.size())});
+  out.insert(
+      out.end(),
+      {static_cast<std::int64_t>(pc_), waits_done_, std::max<std::int64_t>(local_ - now, 0),
+       std::max<std::int64_t>(unit_free_ - now, 0), std::max<std::int64_t>(completion_ - now, 0),
+       table_, at_barrier_, static_cast<std::int64_t>(unanswered_.size())});
   for (std::size_t back = 0; back < kProducerWindow; ++back) {
     out.push_back(std::max(results_[(newest_ + kProducerWindow - back) % kProducerWindow] - now,
                            -longest_delay_));

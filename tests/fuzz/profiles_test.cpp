@@ -7,8 +7,8 @@
 #include "tests/fuzz/json_mutator.h"
 #include "tests/sim/profile/small_profile.h"
 
-/// Whatever an instruction trace or a program's text holds, it is replayed, or refused with an error
-/// that names the file: never executed as anything else, and soon.
+/// Whatever an instruction trace or a program's text holds, it is replayed, or refused with an
+/// error that names the file: never executed as anything else, and soon.
 namespace trellis::fuzz {
 namespace {
 

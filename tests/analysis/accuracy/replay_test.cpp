@@ -45,7 +45,8 @@ TEST(Replay, PublishedProfilesWithModelledTransfers) {
 
 TEST(Replay, SameTwiceAndWithALargerConstantLater) {
   const sim::Profile profile = profile_of("fused-fp32-512");
-  const Replay first = replay(profile, {.explain = false}), second = replay(profile, {.explain = false});
+  const Replay first = replay(profile, {.explain = false}),
+               second = replay(profile, {.explain = false});
   EXPECT_EQ(replay_json(first).dump(), replay_json(second).dump());
   const Replay slow =
       replay(profile, {.overrides = {"core.vector.interval_cycles=600"}, .explain = false});
@@ -60,8 +61,8 @@ TEST(Replay, TextOfTheProgramTakesAsLong) {
   const auto imported = sim::import_program(profile, machine.chip.core.limits);
   const Replay r = replay(profile, {.transfers = Transfers::kModelled, .explain = false});
   const ProgramRun run = run_program(print(imported.program), "p", "trn2.3xlarge", {});
-  const double edges = to_microseconds(machine.launch.profiled_start) +
-                       to_microseconds(machine.launch.profiled_end);
+  const double edges =
+      to_microseconds(machine.launch.profiled_start) + to_microseconds(machine.launch.profiled_end);
   EXPECT_NEAR(r.model_span, edges + to_microseconds(run.segments.front().duration), 1e-6);
 }
 
@@ -75,8 +76,8 @@ TEST(Replay, BothTracesAreInOneTimeline) {
 
 /// A constant that is wrong on purpose is the one that is named.
 TEST(Replay, NamesTheConstantThatIsOff) {
-  const Replay r = replay(profile_of("fused-fp32-512"),
-                          {.overrides = {"core.tensor.fixed_cycles=900"}});
+  const Replay r =
+      replay(profile_of("fused-fp32-512"), {.overrides = {"core.tensor.fixed_cycles=900"}});
   EXPECT_EQ(r.left.key, "core.tensor.fixed_cycles");
   EXPECT_GT(r.left.explains, 0.3);
 }

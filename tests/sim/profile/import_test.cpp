@@ -35,7 +35,8 @@ ImportedProgram import(const json& profile) {
 }
 
 /// What the import says about a changed profile.
-std::string refusal(const std::function<void(json&)>& change, ExitCode expected = ExitCode::kConfig) {
+std::string refusal(const std::function<void(json&)>& change,
+                    ExitCode expected = ExitCode::kConfig) {
   json profile = small_profile();
   change(profile);
   try {
