@@ -152,8 +152,7 @@ void write_megatron(const TensorSource& source, const Place& place, const Conver
   ByteProgress done(tensors.entries(), progress);
   Writer writer(source, place, done);
   for (const auto& [state, weights] : plan) writer.add(state, weights);
-  megatron::finish_folder(place, writer.finish(), attention, source.point(),
-                          options.model);
+  megatron::finish_folder(place, writer.finish(), attention, source.point(), options.model);
   end_new_folder(place);
 }
 

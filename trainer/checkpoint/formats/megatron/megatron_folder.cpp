@@ -49,24 +49,23 @@ Value arguments_of(const Weights& weights, const AttentionSizes& attention,
   const std::int64_t ffn = rows_of(shapes, "mlp.linear_fc2.weight", 1);
   const bool has_positions = shapes.contains("embedding.position_embeddings.weight");
   const bool has_output = shapes.contains("output_layer.weight");
-  Value arguments =
-      Value::dict({{"num_layers", weights.layers},
-                   {"hidden_size", hidden},
-                   {"ffn_hidden_size", ffn},
-                   {"num_attention_heads", attention.heads},
-                   {"group_query_attention", Value(attention.groups() != attention.heads)},
-                   {"num_query_groups", attention.groups()},
-                   {"kv_channels", attention.heads > 0
-                                       ? rows_of(shapes, "linear_proj.weight", 1) / attention.heads
-                                       : std::int64_t{0}},
-                   {"padded_vocab_size", rows_of(shapes, "word_embeddings.weight", 0)},
-                   {"swiglu", Value(rows_of(shapes, "linear_fc1.weight", 0) == 2 * ffn)},
-                   {"add_position_embedding", Value(has_positions)},
-                   {"position_embedding_type", has_positions ? "learned_absolute" : "rope"},
-                   {"normalization",
-                    shapes.contains("decoder.final_layernorm.bias") ? "LayerNorm" : "RMSNorm"},
-                   {"untie_embeddings_and_output_weights", Value(has_output)},
-                   {"ckpt_format", "torch_dist"}});
+  Value arguments = Value::dict(
+      {{"num_layers", weights.layers},
+       {"hidden_size", hidden},
+       {"ffn_hidden_size", ffn},
+       {"num_attention_heads", attention.heads},
+       {"group_query_attention", Value(attention.groups() != attention.heads)},
+       {"num_query_groups", attention.groups()},
+       {"kv_channels", attention.heads > 0
+                           ? rows_of(shapes, "linear_proj.weight", 1) / attention.heads
+                           : std::int64_t{0}},
+       {"padded_vocab_size", rows_of(shapes, "word_embeddings.weight", 0)},
+       {"swiglu", Value(rows_of(shapes, "linear_fc1.weight", 0) == 2 * ffn)},
+       {"add_position_embedding", Value(has_positions)},
+       {"position_embedding_type", has_positions ? "learned_absolute" : "rope"},
+       {"normalization", shapes.contains("decoder.final_layernorm.bias") ? "LayerNorm" : "RMSNorm"},
+       {"untie_embeddings_and_output_weights", Value(has_output)},
+       {"ckpt_format", "torch_dist"}});
   if (model != nullptr) set_arguments(*model, arguments);
   return Value::instance("argparse.Namespace", std::move(arguments));
 }
