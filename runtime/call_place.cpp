@@ -51,7 +51,7 @@ std::string short_name(std::string_view function) {
   return std::string(function);
 }
 
-/// Not the user's: PyTorch's, ours, and what stands between, such as decorators of
+/// Not the user's: PyTorch's, ours, and what is between, such as decorators of
 /// typing_extensions and context managers of Python's own library.
 bool is_of_a_library(const SourceFrame& frame) {
   const auto has = [&](const char* part) { return frame.file.find(part) != std::string::npos; };

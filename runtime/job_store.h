@@ -18,7 +18,7 @@ namespace trellis::runtime {
 [[nodiscard]] c10::intrusive_ptr<c10d::Store> open_job_store(const Launch& launch,
                                                              std::chrono::milliseconds patience);
 
-/// Keeps jobs and strangers apart that reach the same store: TRELLIS_STORE_SECRET, or the
+/// Separates jobs and strangers that reach the same store: TRELLIS_STORE_SECRET, or the
 /// launcher's number of the job, which is no secret.
 [[nodiscard]] std::string store_prefix(const Launch& launch);
 

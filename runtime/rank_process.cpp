@@ -107,7 +107,7 @@ std::string RankProcess::leave(std::int64_t patience_ms, std::int64_t number,
   rendezvous_->end(rank_);
   const GroupCount mine{number, place};
   const bool all_left = rendezvous_->leave(std::chrono::milliseconds(patience_ms), mine);
-  if (number == 0 || rendezvous_->has_failed() || rendezvous_->is_told()) return "";
+  if (number == 0 || rendezvous_->has_failed() || rendezvous_->is_notified()) return "";
   if (!all_left)
     return c10::str("rank ", rank_, " has not compared what all ranks did: some go on ",
                     patience_ms / 1000, " s after it has ended");

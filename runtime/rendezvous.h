@@ -98,8 +98,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   void check_complete() const;
   /// The same for groups of which `rank` need not be a member. REQUIRES: every process has left.
   void check_group_counts(int rank, const GroupCount& mine) const;
-  /// Whether the rank of a Program was told of an error.
-  [[nodiscard]] bool is_told() const { return is_told_; }
+  /// Whether the rank of a Program was notified of an error.
+  [[nodiscard]] bool is_notified() const { return is_notified_; }
 
   [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
   /// The world hangs outside any communication.
@@ -343,7 +343,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   std::map<int, std::string> lost_;                            ///< why, by process
   std::map<int, GroupCount> groups_of_others_;                 ///< by process
   std::atomic<bool> has_single_thread_ = false;                ///< see set_single_thread
-  std::atomic<bool> is_told_ = false;                   ///< the rank of a Program, of an error
+  std::atomic<bool> is_notified_ = false;               ///< the rank of a Program, of an error
   std::atomic<bool> is_announced_ = false;              ///< other processes know of the failure
   bool has_other_threads_ = false;                      ///< of a Program, which communicate
   std::vector<std::uint64_t> sent_to_, received_from_;  ///< messages, by process

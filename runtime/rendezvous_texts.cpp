@@ -137,7 +137,7 @@ void Rendezvous::throw_hang(int rank, const Transfer& transfer, Clock::time_poin
 
 std::optional<Rendezvous::Overdue> Rendezvous::overdue() const {
   const Lock lock(mutex_);
-  if (!verdict_ || is_told_ || Clock::now() < verdict_->overdue_from) return std::nullopt;
+  if (!verdict_ || is_notified_ || Clock::now() < verdict_->overdue_from) return std::nullopt;
   Overdue result{verdict_->cause, verdict_->code, whereabouts_of_all()};
   if (result.ranks.empty()) return std::nullopt;
   return result;

@@ -37,7 +37,7 @@ void Rendezvous::wait(int rank, Transfer& transfer, milliseconds timeout) {
 }
 
 void Rendezvous::throw_with_records(const Error& error) {
-  is_told_ = true;
+  is_notified_ = true;
   // Both sides of a mismatch learn of it; the others would wait for a hang's.
   if (is_over() && !is_announced_.exchange(true))
     announce_failure(running_.front(), error.what(), error.code());

@@ -35,7 +35,7 @@ def _user() -> str:
 
 
 def _is_of_a_library(file: str) -> bool:
-    """Not the user's: PyTorch's, ours, and what stands between, such as decorators of
+    """Not the user's: PyTorch's, ours, and what is between, such as decorators of
     typing_extensions and context managers of Python's own library."""
     is_pythons = file.startswith(_STANDARD) and not file.startswith(_SITES)
     return is_pythons or file.startswith(_LIBRARIES) or file.endswith("/typing_extensions.py")
