@@ -96,9 +96,11 @@ class Reshard(Case):
 
     def test_what_is_missing_is_named(self):
         saved = self.train("run", "trainer.max_steps=1")
-        _, error, _ = self.trellis(
-            *("checkpoint", "reshard", saved, "model.num_layers=4", "--out", "a"), returncode=2
-        )
+        reshard = ("checkpoint", "reshard", saved, "model.num_layers=4", "--out", "a")
+        _, error, _ = self.trellis(*reshard, returncode=2)
+        self.assertIn("model.num_layers: expected 4", error)
+        accept = "exp_manager.accept_differences=[model.num_layers]"
+        _, error, _ = self.trellis(*reshard, accept, returncode=2)
         self.assertIn("has no model.layers.3.mlp.down_proj.weight", error)
         self.assertFalse((self.dir / "a").exists())
         _, error, _ = self.trellis(

@@ -132,6 +132,22 @@ class RankFile {
   std::optional<TorchFileReader> info_;
 };
 
+/// Names of the weights of all ranks' files. Those of a copy are known from another rank.
+struct FileNames {
+  std::set<std::string> present, known;
+
+  [[nodiscard]] std::vector<std::string> unused() const {
+    std::vector<std::string> names;
+    for (const std::string& name : present) {
+      // The last stage's copy of a tied embedding has a name that only it has.
+      if (!known.contains(name) && !is_derived_name(name) &&
+          !name.ends_with("word_embeddings.weight"))
+        names.push_back(name);
+    }
+    return names;
+  }
+};
+
 /// Where the weights are: a prefix of all names, below some keys.
 class ModelNames {
  public:
@@ -154,23 +170,17 @@ class ModelNames {
       if (prefix.empty() || prefix.ends_with('.')) prefix_ = prefix;
     }
   }
-  /// Weights of the file that are none of the job's. Copies of tied ones are not among them.
-  [[nodiscard]] std::vector<std::string> unused(const RankFile& file, const FileJob& job) const {
+  /// Adds the weights that the file has, and those that the model has there.
+  void add_names(const RankFile& file, const FileJob& job, FileNames& names) const {
     const Value* root = &file.root();
     for (const PathKey& key : below_) root = native::value_below(*root, key);
-    if (!root->is_dict()) return {};
-    std::set<std::string> known;
     for (const StoredTensor& stored : job.stored)
-      known.insert(std::get<std::string>(path_of(stored).back()));
-    std::vector<std::string> names;
+      names.known.insert(std::get<std::string>(path_of(stored).back()));
+    if (!root->is_dict()) return;
     for (const auto& [key, value] : root->as_dict()) {
-      const bool is_weight = key.is_string() && (value.is_tensor() || value.find("tid") != nullptr);
-      if (!is_weight || known.contains(key.as_string()) || is_derived_name(key.as_string()) ||
-          key.as_string().ends_with("word_embeddings.weight"))
-        continue;
-      names.push_back(key.as_string());
+      if (key.is_string() && (value.is_tensor() || value.find("tid") != nullptr))
+        names.present.insert(key.as_string());
     }
-    return names;
   }
   [[nodiscard]] std::vector<PathKey> path_of(const StoredTensor& stored) const {
     std::vector<PathKey> path = below_;
@@ -241,13 +251,12 @@ std::map<std::int64_t, std::int64_t> ids_of(const RankFile& file, const Value& s
   return ids;
 }
 
-/// `unused`: gets the names of the file's other weights.
 void add_model(const RankFile& file, const FileJob& job, NxdFolder::Kind kind,
-               native::Manifest& manifest, std::set<std::string>& unused, Problems& problems) {
+               native::Manifest& manifest, FileNames& of_files, Problems& problems) {
   const ModelNames names(file, job, kind);
   for (const StoredTensor& stored : job.stored)
     file.add(stored, names.path_of(stored), manifest, problems);
-  for (std::string& name : names.unused(file, job)) unused.insert(std::move(name));
+  names.add_names(file, job, of_files);
 }
 
 /// Of the optimizer's dict in its file.
@@ -383,7 +392,7 @@ native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunCon
   manifest.consumed_samples = point.consumed_samples;
   manifest.layout = {{"tp", folder.tp}, {"pp", folder.pp}, {"dp", folder.dp}};
   Problems problems;
-  std::set<std::string> unused;
+  FileNames names;
   std::optional<DcpReader> states;
   const std::string states_folder = join_path(place.path, "optim");
   if (folder.states_in_dcp) states.emplace(place.storage, states_folder);
@@ -418,13 +427,12 @@ native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunCon
         take_vocabulary(file, jobs[i], folder.kind, saved);
         jobs = jobs_of();
       }
-      is_model ? add_model(file, jobs[i], folder.kind, manifest, unused, problems)
+      is_model ? add_model(file, jobs[i], folder.kind, manifest, names, problems)
                : add_optimizer(file, jobs[i], folder, manifest, problems);
     }
   }
   problems.throw_if_any();
-  if (part != NxdPart::kTrained)
-    judge_unused_weights({unused.begin(), unused.end()}, place.address(), saved);
+  if (part != NxdPart::kTrained) judge_unused_weights(names.unused(), place.address(), saved);
   std::ranges::sort(manifest.tensors, {}, &StoredTensor::id);
   return manifest;
 }
