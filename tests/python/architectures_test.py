@@ -70,11 +70,14 @@ def tokens():
     )
 
 
-def step(make, inputs, device):
-    """Loss and gradients of the first step, and the loss of the second one."""
+def step(make, inputs, device, attention="eager", backend=None):
+    """Losses of two steps, and gradients of the second. attention: "eager" for equal bits, because
+    the CPU's fused one adds in another order; backend: of torch.compile."""
     torch.manual_seed(0)
     model = make().to(device).train()
-    model.set_attn_implementation("eager")  # the CPU's fused attention adds in another order
+    model.set_attn_implementation(attention)
+    if backend is not None:
+        model.compile(backend=backend)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     moved = {key: value.to(device) for key, value in inputs.items()}
     losses = []

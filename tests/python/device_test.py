@@ -1,5 +1,6 @@
 """torch.neuron: TorchNeuron's names, and that they answer for the emulated machine."""
 
+import functools
 import io
 import os
 import subprocess
@@ -58,7 +59,9 @@ class Devices(unittest.TestCase):
         self.assertEqual(torch.neuron.device_count(), options["logical_cores"])
         properties = torch.neuron.get_device_properties()
         self.assertEqual(properties.total_memory, options["memory_per_core_bytes"])
-        self.assertEqual(torch.neuron.get_device_name("neuron:1"), properties.name)
+        self.assertEqual(properties.name, "trn2")
+        # torchtitan looks for the word, then takes the properties' name.
+        self.assertEqual(torch.neuron.get_device_name("neuron:1"), "neuron trn2 (trn2.48xlarge)")
 
     def test_current_device(self):
         torch.neuron.set_device("neuron:2")
@@ -68,6 +71,17 @@ class Devices(unittest.TestCase):
             with torch.neuron.device(None):
                 self.assertEqual(torch.neuron.current_device(), 1)
         self.assertEqual(torch.neuron.current_device(), 2)
+
+    def test_names_that_pytorch_and_torchtitan_read(self):
+        torch.neuron.reset_peak_memory_stats()
+        peak = torch.neuron.max_memory_allocated()
+        stats = torch.neuron.memory_stats()
+        self.assertEqual(stats["allocated_bytes.all.peak"], peak)
+        for name in ("active_bytes.all.peak", "reserved_bytes.all.peak", "num_alloc_retries"):
+            self.assertIn(name, stats)
+        torch.neuron.memory._record_memory_history(max_entries=100)
+        self.assertIn("segments", torch.neuron.memory._snapshot())
+        torch.neuron.memory._record_memory_history(None)
 
     def test_device_of_another_kind_or_index(self):
         with self.assertRaisesRegex(ValueError, "expected a neuron device, got cpu"):
@@ -177,6 +191,23 @@ class Randomness(unittest.TestCase):
         first = torch.rand(8, device="neuron:1").cpu()
         torch.neuron.set_rng_state(state, "neuron:1")
         self.assertTrue(torch.equal(torch.rand(8, device="neuron:1").cpu(), first))
+
+    def test_checkpoints_repeat_dropout(self):
+        def gradients(run):
+            torch.manual_seed(1)
+            net = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Dropout(0.5)).to("neuron")
+            x = torch.ones(4, 16, device="neuron", requires_grad=True)
+            run(net, x).sum().backward()
+            return [x.grad.cpu()] + [p.grad.cpu() for p in net.parameters()]
+
+        expected = gradients(lambda net, x: net(x))
+        for reentrant in (True, False):
+            checkpoint = functools.partial(
+                torch.utils.checkpoint.checkpoint, use_reentrant=reentrant
+            )
+            got = gradients(checkpoint)
+            for a, b in zip(got, expected):
+                self.assertTrue(torch.equal(a, b), reentrant)
 
     def test_large_seed(self):
         torch.neuron.manual_seed(2**64 - 5)

@@ -127,6 +127,51 @@ class Switch(unittest.TestCase):
             self.assertEqual(done.stdout.strip(), expected, done.stderr)
 
 
+class AutomaticChoice(unittest.TestCase):
+    def test_lightning(self):
+        import lightning
+
+        types = []
+
+        class Module(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(2, 2)
+
+            def training_step(self, batch, _):
+                result = self.layer(batch[0])
+                types.append((result.device.type, result.dtype))
+                return result.float().sum()
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(2, 2)))
+        quiet = dict.fromkeys(
+            ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trainer = lightning.Trainer(max_steps=1, precision="bf16-mixed", **quiet)
+            trainer.fit(Module(), data)
+            fabric = lightning.Fabric(accelerator="auto")
+        self.assertEqual(types, [("neuron", torch.bfloat16)])
+        self.assertEqual(fabric.device.type, "neuron")
+
+    def test_device_map(self):
+        from accelerate import infer_auto_device_map
+        from accelerate.utils import get_max_memory
+
+        memory = get_max_memory()
+        cores = [key for key in memory if isinstance(key, int)]
+        self.assertEqual(cores, list(range(torch.neuron.device_count())))
+        self.assertEqual(infer_auto_device_map(torch.nn.Linear(2, 2)), {"": 0})
+        with self.assertNoLogs():
+            self.assertEqual(get_max_memory({1: "1KB", 0: 5, "cpu": 7}), {0: 5, 1: 1000, "cpu": 7})
+        with self.assertRaisesRegex(ValueError, "expected cores among"):
+            get_max_memory({500: 1})
+
+
 class NothingRan(unittest.TestCase):
     def test_simulate_says_where_the_program_ran(self):
         with self.assertWarnsRegex(UserWarning, "nothing ran on neuron.*cpu"):

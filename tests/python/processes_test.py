@@ -123,11 +123,11 @@ def simulated_process(rank, port, folder):
     with trellis_neuron.simulate("trn1.2xlarge", world_size=SIZE) as run:
         train(rank)
         gc.collect()  # models end in cycles: what is alive at the end is in the report
+        dist.destroy_process_group()  # as programs end; the report is of all ranks all the same
     seen["report"] = json.dumps(run.as_dict(), sort_keys=True)
     if rank == 0:
         run.write_trace(Path(folder, "processes.txt"), "text")
     torch.save(seen, Path(folder, f"{rank}.pt"))
-    dist.destroy_process_group()
 
 
 def failing_process(rank, port, folder):
@@ -281,6 +281,20 @@ class Processes(unittest.TestCase):
             names = [entry["frames"][0]["name"] for entry in dump["entries"]]
             self.assertEqual(names, ["crashing_process"])
             self.assertEqual(dump["entries"][0]["state"], "completed")
+
+    def test_an_error_names_its_rank(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder, "program.py")
+            program.write_text(
+                "import torch.distributed as dist, trellis_neuron\n"
+                "dist.init_process_group('neuron')\n"
+                "dist.barrier()\n"
+                "if dist.get_rank() == 1: raise ValueError('mine')\n"
+            )
+            command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+                       "--master-port", str(free_port()), str(program)]  # fmt: skip
+            done = subprocess.run(command, capture_output=True, text=True)
+        self.assertRegex(done.stderr, r"ValueError: mine\n(\[rank1\]: )?raised by rank 1")
 
     def test_what_goes_wrong_on_one_is_raised_on_all(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -63,6 +63,32 @@ class Steps(unittest.TestCase):
             places=3,
         )
 
+    def test_an_optimizer_around_others_ends_one_step(self):
+        class All(torch.optim.Optimizer):
+            def __init__(self, optimizers):
+                self.optimizers = optimizers
+                super().__init__([p for o in optimizers for p in o.param_groups[0]["params"]], {})
+
+            def step(self, closure=None):
+                for optimizer in self.optimizers:
+                    optimizer.step()
+
+        with trellis_neuron.simulate() as run:
+            model = mlp()
+            optimizer = All([torch.optim.SGD([p], lr=0.1) for p in model.parameters()])
+            for fails in (False, True, False):
+                model(torch.ones(8, 64, device="neuron")).sum().backward()
+                if fails:  # in the middle, and the program goes on
+                    hook = optimizer.optimizers[1].register_step_pre_hook(lambda *_: 1 / 0)
+                    with self.assertRaises(ZeroDivisionError):
+                        optimizer.step()
+                    hook.remove()
+                else:
+                    optimizer.step()
+        times = run.report().step_times_ms()
+        self.assertEqual(len(times), 2)
+        self.assertGreater(min(times), 0)
+
     def test_parts_add_up(self):
         with trellis_neuron.simulate() as run:
             train(2)

@@ -35,6 +35,24 @@ def line(stack: traceback.StackSummary) -> str:
     return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}: `{own[-1].line}`"
 
 
+def add_note(error: BaseException, note: str) -> None:
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    elif error.args and isinstance(error.args[0], str):  # Python 3.10
+        error.args = (f"{error.args[0]}\n{note}", *error.args[1:])
+
+
+def _name_rank(rank: int) -> None:
+    """The error that ends this process says whose it is: the output of several is one text."""
+    hook = sys.excepthook
+
+    def with_rank(kind, error, trace):
+        add_note(error, f"raised by rank {rank}")
+        hook(kind, error, trace)
+
+    sys.excepthook = with_rank
+
+
 class OfProcess:
     """This process as a rank. A thread watches whether a communication failed here, or another rank
     says that one did: then every rank writes its file and says where it is."""
@@ -42,6 +60,7 @@ class OfProcess:
     def __init__(self, store, rank: int, size: int):
         self.native = torch.classes.trellis.RankProcess(rank)
         self._store, self._rank, self._size = store.clone(), rank, size
+        _name_rank(rank)
         self._main = threading.get_ident()
         mine = f"{time.time_ns()} {prefix()}"
         begin = self._store.compare_set("trellis_records", "", mine).decode()

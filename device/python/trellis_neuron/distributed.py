@@ -3,6 +3,7 @@ over Gloo on the same bytes."""
 
 import os
 import sys
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from . import _library, _records, neuron, ranks
 DEFAULT_AXIS = "world"
 _relayed: dict[tuple, int] = {}  # groups made so far, by axis and ranks
 _process: list[_records.OfProcess] = []  # of the default group of now; none before the first
+before_end: list[Callable[[], None]] = []  # called when the default group is about to end
 
 
 def _create(options, group_options) -> dist.Backend:
@@ -48,6 +50,9 @@ def _relay(options, axis: str, members: list[int]):
     elif not _process:  # another backend's default group
         store = dist.distributed_c10d._get_default_store()
         _process[:] = [_records.OfProcess(store, dist.get_rank(), dist.get_world_size())]
+    finalized = dist.distributed_c10d._world.comms
+    if not any(isinstance(each, _End) for each in finalized):
+        finalized.append(_End())
     carrier = dist.ProcessGroup(options.store, options.group_rank, options.group_size)
     gloo = dist.ProcessGroupGloo(
         options.store, options.group_rank, options.group_size, options.timeout
@@ -87,6 +92,14 @@ def _rendezvous_of_threads(process_handler):
             yield threads.store, ranks.current_rank(), threads.size
 
     return handler
+
+
+class _End:
+    """Among what destroy_process_group() finalizes before it ends the groups."""
+
+    def finalize(self) -> None:
+        for notify in list(before_end):
+            notify()
 
 
 def register() -> None:

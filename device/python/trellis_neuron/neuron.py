@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from . import memory, random  # noqa: F401
 from ._index import NAME, in_bad_fork, index_of, refuse_in_fork
 from ._index import ops as _ops
 from .memory import (  # noqa: F401
@@ -44,6 +45,14 @@ def is_available() -> bool:
 def is_initialized() -> bool:
     """Whether the machine was configured, by a call or by the first use of a device."""
     return torch.ops.trellis.is_configured() and not in_bad_fork()
+
+
+def __getattr__(name: str):
+    """What is an attribute of torch.cuda and changes: torch.utils.checkpoint asks for it before it
+    keeps a generator's state."""
+    if name == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"module 'torch.neuron' has no attribute {name!r}")
 
 
 def init() -> None:
@@ -129,7 +138,7 @@ class device_of(device):
 
 
 class DeviceProperties:
-    """name: the instance and its chip; total_memory: bytes of HBM of one logical core."""
+    """name: the chip, "trn2"; total_memory: bytes of HBM of one logical core."""
 
     def __init__(self, name: str, total_memory: int):
         self.name, self.total_memory = name, total_memory
@@ -141,13 +150,13 @@ class DeviceProperties:
 def get_device_properties(device=None) -> DeviceProperties:
     index_of(device)
     options = session_options()
-    return DeviceProperties(
-        f"{options['chip']} NeuronCore ({options['instance']})", options["memory_per_core_bytes"]
-    )
+    return DeviceProperties(options["chip"], options["memory_per_core_bytes"])
 
 
 def get_device_name(device=None) -> str:
-    return get_device_properties(device).name
+    """ "neuron trn2 (trn2.48xlarge)": torchtitan looks for the first word, then takes the name in
+    get_device_properties() for its table of peaks."""
+    return f"{NAME} {get_device_properties(device).name} ({session_options()['instance']})"
 
 
 def synchronize(device=None) -> None:

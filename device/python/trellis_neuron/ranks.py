@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from . import _library, _records
+from . import _library, _per_rank, _records
 from ._rank import current as current_rank  # noqa: F401
 from ._rank import local as _local
+from ._records import add_note as _add_note
 from ._records import line as _line
 from .neuron import session_options
 
@@ -51,6 +52,7 @@ class RankThreads:
     def run(self, rank: int, fn: Callable, args: tuple) -> None:
         """The life of a rank's thread."""
         _local.rank, _local.ranks, _local.world = rank, self, self.worlds[rank]
+        _per_rank.begin(rank, self.size)
         try:
             self.native.enter(rank)
             with torch.autograd.set_multithreading_enabled(False):
@@ -65,6 +67,7 @@ class RankThreads:
             self.native.leave(rank)
             torch.ops.trellis.bind_rank(-1)  # the rank's tensors are the caller's now
             _local.rank = _local.ranks = _local.world = None
+            _per_rank.end()
 
     def _failed(self, rank: int, error: BaseException) -> None:
         self.raised_at[rank] = error.__traceback__
@@ -195,7 +198,7 @@ def run_ranks(
             f"run_ranks: expected a world size of 1 to {devices} (the machine's logical cores), "
             f"got {world_size}"
         )
-    with _one_run_at_a_time, _Worlds():
+    with _one_run_at_a_time, _per_rank.Threads(), _Worlds():
         ranks = RankThreads(world_size, timeout_s)
         # Daemons: Ctrl-C ends the program although ranks wait for each other.
         ranks.threads = [
@@ -232,13 +235,6 @@ class _Watch:
     def __exit__(self, *_):
         self._ranks.native.stop_watching()
         faulthandler.unregister(_STACKS_SIGNAL)
-
-
-def _add_note(error: BaseException, note: str) -> None:
-    if hasattr(error, "add_note"):
-        error.add_note(note)
-    elif error.args and isinstance(error.args[0], str):  # Python 3.10
-        error.args = (f"{error.args[0]}\n{note}", *error.args[1:])
 
 
 def _raise_cause(failures: list[tuple[int, BaseException]]) -> None:

@@ -3,19 +3,48 @@
 
 import json
 import pathlib
+import sys
 import threading
 import warnings
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
-from . import _processes, neuron, ranks, run_report
+from . import _processes, distributed, neuron, ranks, run_report
 from ._index import ops as _ops
 from .report import RunReport, StepLog
 
 _active: "Simulation | None" = None
+
+
+class _OptimizerSteps:
+    """Notices the end of the outermost optimizer.step() of a thread: one that wraps others ends a
+    training step, those inside do not."""
+
+    def __init__(self, ended):
+        self._ended, self._local = ended, threading.local()
+        self.hooks = [
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after),
+        ]
+
+    def _before(self, optimizer, *_):
+        under_way = self._local.__dict__.setdefault("under_way", [])
+        if optimizer in under_way:  # its last step() raised an error
+            del under_way[under_way.index(optimizer) :]
+        under_way.append(optimizer)
+
+    def _after(self, optimizer, *_):
+        under_way = self._local.__dict__.setdefault("under_way", [])
+        if optimizer in under_way:
+            del under_way[under_way.index(optimizer) :]
+        if not under_way:
+            self._ended()
 
 
 class Simulation:
@@ -37,6 +66,8 @@ class Simulation:
         self._log = StepLog(keep_steps)
         self._result: RunReport | None = None
         self._processes: _processes.Processes | None = None
+        # Of all ranks that were processes when their group ended.
+        self._accounts: tuple[dict[str, Any], dict[str, Any]] | None = None
 
     def __enter__(self) -> "Simulation":
         global _active
@@ -49,7 +80,8 @@ class Simulation:
             torch.accelerator.reset_peak_memory_stats(index)
         self._hooks.append(register_module_forward_pre_hook(self._before_forward))
         if self._steps == "optimizer":
-            self._hooks.append(register_optimizer_step_post_hook(lambda *_: self.step()))
+            self._hooks += _OptimizerSteps(self.step).hooks
+        distributed.before_end.append(self._before_ranks_end)
         _active = self
         self._say_step()
         return self
@@ -60,6 +92,7 @@ class Simulation:
         _ops.say_activity("")
         for hook in self._hooks:
             hook.remove()
+        distributed.before_end.remove(self._before_ranks_end)
         if error_type is None:
             if not len(self._log) and ranks.current() is None:
                 self.step()  # a body without steps is one step
@@ -67,6 +100,16 @@ class Simulation:
             self._warn_if_elsewhere()
         _ops.discard_step()
         return False
+
+    def _before_ranks_end(self) -> None:
+        """destroy_process_group() inside the `with`: the processes are still there to give what
+        they have. Not while an error ends this one: the others may wait for it elsewhere."""
+        if not _processes.are_ranks() or sys.exc_info()[1] is not None:
+            return
+        if not len(self._log):
+            self.step()  # a body without steps is one step
+        if self._processes is not None:
+            self._accounts, self._processes = self._processes.accounts(), None
 
     def _warn_if_elsewhere(self) -> None:
         places = ", ".join(sorted(self._places))
@@ -115,6 +158,8 @@ class Simulation:
         """of_all: with ranks that are processes, together with the others."""
         if of_all and self._processes:
             memory, portability = self._processes.accounts()
+        elif self._accounts is not None:
+            memory, portability = self._accounts
         else:
             memory = json.loads(_ops.memory_report())
             portability = json.loads(_ops.portability_report())

@@ -1,5 +1,6 @@
-"""Lightning: Trainer(accelerator="neuron"). Lightning finds accelerators in its own registry and
-gives strategies of one device to CUDA and MPS only, so both are extended when it is imported."""
+"""Lightning: Trainer and Fabric with accelerator="neuron" or "auto". Lightning finds accelerators
+in its own registries, gives strategies of one device to CUDA and MPS only, and mixed precision to
+CUDA and the CPU, so these are extended when it is imported."""
 
 import importlib
 
@@ -7,8 +8,15 @@ import torch
 
 from .. import neuron
 
-MODULES = ("lightning.pytorch.accelerators", "pytorch_lightning.accelerators")
-_CONNECTOR = "trainer.connectors.accelerator_connector"
+# Where accelerators are → what there chooses one, and its class.
+_TRAINER = ("trainer.connectors.accelerator_connector", "_AcceleratorConnector")
+_FABRIC = ("connector", "_Connector")
+MODULES = {
+    "lightning.pytorch.accelerators": _TRAINER,
+    "pytorch_lightning.accelerators": _TRAINER,
+    "lightning.fabric.accelerators": _FABRIC,
+    "lightning_fabric.accelerators": _FABRIC,
+}
 
 
 def _accelerator(base: type) -> type:
@@ -62,23 +70,41 @@ def _accelerator(base: type) -> type:
 
 
 def register(module) -> None:
-    """module: a `….accelerators` of Lightning that was imported."""
+    """module: an `….accelerators` of Lightning that was imported."""
     root = module.__name__.removesuffix(".accelerators")
     kind = _accelerator(module.Accelerator)
-    module.AcceleratorRegistry.register(neuron.NAME, kind, description=kind.__doc__)
+    registry = getattr(module, "AcceleratorRegistry", None) or module.ACCELERATOR_REGISTRY
+    registry.register(neuron.NAME, kind, description=kind.__doc__)
     from .import_hooks import after_import
 
-    after_import(f"{root}.{_CONNECTOR}", lambda connector: _extend(connector, kind, root))
+    connector, name = MODULES[module.__name__]
+    after_import(f"{root}.{connector}", lambda there: _extend(getattr(there, name), kind, root))
 
 
-def _extend(connector, kind: type, root: str) -> None:
-    choose = connector._AcceleratorConnector._choose_strategy
+def _extend(connector: type, kind: type, root: str) -> None:
+    choose_accelerator = connector._choose_auto_accelerator
+    choose_strategy = connector._choose_strategy
+    init_precision = connector._check_and_init_precision
 
-    def choose_strategy(self):
-        is_ours = self._accelerator_flag == neuron.NAME or isinstance(self._accelerator_flag, kind)
-        if is_ours and self._num_nodes_flag == 1 and len(self._parallel_devices) == 1:
+    def is_ours(self) -> bool:
+        return self._accelerator_flag == neuron.NAME or isinstance(self._accelerator_flag, kind)
+
+    def choose_accelerator_or_neuron() -> str:
+        chosen = choose_accelerator()
+        return neuron.NAME if chosen == "cpu" else chosen
+
+    def choose_strategy_of_one(self):
+        if is_ours(self) and self._num_nodes_flag == 1 and len(self._parallel_devices) == 1:
             strategies = importlib.import_module(f"{root}.strategies")
             return strategies.SingleDeviceStrategy(device=self._parallel_devices[0])
-        return choose(self)
+        return choose_strategy(self)
 
-    connector._AcceleratorConnector._choose_strategy = choose_strategy
+    def init_precision_of_device(self):
+        precision = init_precision(self)
+        if is_ours(self) and getattr(precision, "device", None) == "cuda":
+            precision.device = neuron.NAME
+        return precision
+
+    connector._choose_auto_accelerator = staticmethod(choose_accelerator_or_neuron)
+    connector._choose_strategy = choose_strategy_of_one
+    connector._check_and_init_precision = init_precision_of_device
