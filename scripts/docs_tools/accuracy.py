@@ -91,9 +91,9 @@ def measure_all(workplace, subjects):
                 measure(workplace, subject, "--published-only"), "all"
             )
         if subject == "instructions":
-            record[subject]["modelled"] = measure(
-                workplace, subject, "--transfers", "modelled"
-            )["rows"]
+            record[subject]["modelled"] = measure(workplace, subject, "--transfers", "modelled")[
+                "rows"
+            ]
     return record
 
 

@@ -75,7 +75,7 @@ struct TimeOptions {
   /// later.
   bool fast_forward = true;
   bool pieces = false;        ///< fill SegmentTiming::pieces, for a trace; nothing is skipped then
-  bool instructions = false;  ///< fill SegmentTiming::instructions and transfers; likewise
+  bool instructions = false;  ///< fill SegmentTiming::instructions and transfers; the same
   std::vector<GivenTransfer> given;  ///< of every segment
   Picoseconds clock_grid;  ///< where a window of the array's clock ends, from a segment's start
   /// HBM traffic of the other core on the stack, which gets its fair share at most. ConfigError

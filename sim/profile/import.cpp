@@ -341,7 +341,7 @@ class Importer {
 
   void dma(const InstructionText& text, Instruction& i) {
     i.opcode = Opcode::kDma;
-    switch (current_->engine) {  // each engine has a queue of its own
+    switch (current_->engine) {  // each engine has its own queue
       case Engine::kSync: i.dma_queue = isa::DmaQueue::kLoad; break;
       case Engine::kScalar: i.dma_queue = isa::DmaQueue::kStore; break;
       case Engine::kGpSimd: i.dma_queue = isa::DmaQueue::kSpill; break;

@@ -40,7 +40,7 @@ std::string SemaphoreImport::bind(isa::Segment& segment, int semaphores, const P
                                  unsatisfied.empty() ? "" : "\n", place(wait.engine, wait.index),
                                  wait.id, wait.value, posted[wait.id]);
     }
-    // A value that has been reached once is there for good.
+    // A value that has been reached once stays.
     if (wait.value <= at->second.taken) continue;
     segment.queues[static_cast<std::size_t>(wait.engine)][wait.index].waits.push_back(
         {at->second.ours, static_cast<std::uint16_t>(wait.value - at->second.taken)});
