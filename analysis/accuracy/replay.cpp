@@ -20,7 +20,7 @@ constexpr std::int64_t kNanosecond = 1000;  // in picoseconds
 double microseconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-3; }
 
 /// The generation of an instance's name: "trn2".
-std::string generation_of(const std::string& instance) {
+std::string generation_in(const std::string& instance) {
   return instance.substr(0, instance.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789"));
 }
 
@@ -154,7 +154,7 @@ std::string machine_of(const sim::Profile& profile, const std::string& asked) {
                                   profile.name, list, profile.instance_type));
   }
   if (asked.empty()) return profile.instance_type;
-  if (generation_of(asked) != generation_of(profile.instance_type)) {
+  if (generation_in(asked) != generation_in(profile.instance_type)) {
     throw ConfigError(fmt::format(
         "{}: summary[0].instance_type: the profile is of {}, --instance asks for {}: instructions "
         "of one generation do not run on another one",

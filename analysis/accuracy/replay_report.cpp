@@ -12,14 +12,15 @@ namespace trellis::analysis {
 namespace {
 
 using nlohmann::json;
-using Parts = std::vector<const ReplayedPart*>;
+using ReplayedParts = std::vector<const ReplayedPart*>;
 
 const char* transfers_word(Transfers transfers) {
   return transfers == Transfers::kTraced ? "traced" : "modelled";
 }
 
-std::vector<std::pair<std::string, Parts>> by_track(const std::vector<ReplayedPart>& parts) {
-  std::vector<std::pair<std::string, Parts>> groups;
+std::vector<std::pair<std::string, ReplayedParts>> by_track(
+    const std::vector<ReplayedPart>& parts) {
+  std::vector<std::pair<std::string, ReplayedParts>> groups;
   for (const auto& part : parts) {
     auto found = std::find_if(groups.begin(), groups.end(),
                               [&](const auto& group) { return group.first == part.track; });
@@ -31,7 +32,7 @@ std::vector<std::pair<std::string, Parts>> by_track(const std::vector<ReplayedPa
 }
 
 template <typename Error>
-Summary summary_of(const Parts& parts, Error error) {
+Summary summary_of(const ReplayedParts& parts, Error error) {
   std::vector<double> errors;
   for (const auto* part : parts) errors.push_back(error(*part));
   return summarize(std::move(errors));
@@ -40,19 +41,19 @@ Summary summary_of(const Parts& parts, Error error) {
 double start_error(const ReplayedPart& part) { return part.error(); }
 double end_error(const ReplayedPart& part) { return part.end_error(); }
 
-const ReplayedPart& worst_of(const Parts& parts) {
+const ReplayedPart& worst_of(const ReplayedParts& parts) {
   return **std::max_element(parts.begin(), parts.end(), [](const auto* a, const auto* b) {
     return std::abs(a->error()) < std::abs(b->error());
   });
 }
 
-Parts all_of(const std::vector<ReplayedPart>& parts) {
-  Parts all;
+ReplayedParts all_of(const std::vector<ReplayedPart>& parts) {
+  ReplayedParts all;
   for (const auto& part : parts) all.push_back(&part);
   return all;
 }
 
-void add_row(std::string& out, const std::string& name, const Parts& parts) {
+void add_row(std::string& out, const std::string& name, const ReplayedParts& parts) {
   const Summary s = summary_of(parts, start_error);
   const ReplayedPart& worst = worst_of(parts);
   out += fmt::format("  {:<18}{:>6}{:>10.3f}{:>9.3f}{:>+9.3f}  {} pc {}\n", name, parts.size(),

@@ -169,7 +169,7 @@ TEST(DmaCost, WhoMakesTheDescriptors) {
   i.opcode = Opcode::kDma;
   i.dma_descriptors = DmaDescriptors::kSoftware;
   const DmaTransfer t = testing::cost_of(i, trn1(), Engine::kGpSimd);
-  EXPECT_EQ(t.trigger, v2.software_generation);
+  EXPECT_EQ(t.preparation + t.trigger, v2.software_generation);
   EXPECT_EQ(t.latency, v2.software_latency);
   EXPECT_EQ(t.generator, -1);
   EXPECT_EQ(testing::cost_of(load(1, 1), trn2(), Engine::kSync).generator, 0);
