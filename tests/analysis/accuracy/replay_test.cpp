@@ -80,8 +80,8 @@ TEST(Replay, NamedConstantLeavesLess) {
   const std::string wrong = "core.tensor.fixed_cycles=900";
   const Replay r = replay(profile, {.overrides = {wrong}});
   ASSERT_FALSE(r.left.key.empty());
-  const Replay better = replay(
-      profile, {.overrides = {wrong, r.left.key + "=" + r.left.better}, .explain = false});
+  const Replay better =
+      replay(profile, {.overrides = {wrong, r.left.key + "=" + r.left.better}, .explain = false});
   EXPECT_NEAR(better.mean_error(), (1 - r.left.explains) * r.mean_error(), 1e-9);
 }
 

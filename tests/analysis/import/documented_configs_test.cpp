@@ -80,7 +80,7 @@ constexpr const char* kMegatronBase =
     "--global-batch-size 64 --train-iters 100 --lr 1e-4 --bf16 --use-distributed-optimizer "
     "--tokenizer-type NullTokenizer --data-path data/text --seq-length 4096 "
     "--max-position-embeddings 4096 ";
-constexpr const char* kLlama =
+constexpr const char* kLlamaOfHub =
     " --swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear "
     "--untie-embeddings-and-output-weights --vocab-size 128256 ";
 
@@ -177,7 +177,8 @@ class DocumentedConfigs : public testing::Test {
   ImportedConfig import(const Documented& config) {
     if (config.base != std::string("megatron")) return nemo(keys(config));
     std::string text = kMegatronBase + std::string(config.more);
-    if (const auto at = text.find("LLAMA"); at != std::string::npos) text.replace(at, 5, kLlama);
+    if (const auto at = text.find("LLAMA"); at != std::string::npos)
+      text.replace(at, 5, kLlamaOfHub);
     return import_megatron_text(text, "train.sh", reader_);
   }
 

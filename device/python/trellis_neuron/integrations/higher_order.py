@@ -57,20 +57,22 @@ def register_random(module) -> None:
             neuron.set_rng_state(now)
 
     select = torch._C.DispatchKey.BackendSelect
-    for operator, own in (
-        (module.run_and_save_rng_state, save),
-        (module.run_with_rng_state, restore),
+    for operator, own, leading in (
+        (module.run_and_save_rng_state, save, 1),
+        (module.run_with_rng_state, restore, 2),
     ):
         operator.py_impl(torch._C.DispatchKey.PrivateUse1)(own)
         operator.py_kernels[select] = _of_device(
-            module.get_device, own, operator.py_kernels[select]
+            module.get_device, own, operator.py_kernels[select], leading
         )
         operator._dispatch_cache.clear()
 
 
-def _of_device(device_of, own, others):
+def _of_device(device_of, own, others, leading):
+    """`leading` arguments are not the operation's: the state is a tensor on the CPU."""
+
     def choose(*args, **kwargs):
-        function = own if device_of(args, kwargs) == neuron.NAME else others
+        function = own if device_of(args[leading:], kwargs) == neuron.NAME else others
         return function(*args, **kwargs)
 
     return choose
