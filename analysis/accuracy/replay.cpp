@@ -59,7 +59,7 @@ class Run {
     return options;
   }
 
-  /// Of the first instruction of the program on any engine.
+  /// When the first instruction of the program begins on any engine.
   [[nodiscard]] std::int64_t program_begin() const {
     std::int64_t begin = profile_.end;
     for (const auto& i : profile_.instructions)

@@ -90,7 +90,7 @@ bool is_half(MatmulMode mode) {
   return mode == MatmulMode::kFp32Low || mode == MatmulMode::kFp32High;
 }
 
-/// What passes through the array keeps its type.
+/// Values that pass through the array keep their type.
 void check_through(const Instruction& i, const RuleContext& context, Violations& out) {
   if (i.accumulate) out.push_back("transpose mode does not accumulate");
   if (context.stationary != nullptr && i.dst.dtype != context.stationary->src0.dtype)

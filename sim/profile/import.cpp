@@ -109,7 +109,7 @@ class Importer {
         {"NOP", &Importer::nothing}};
     return kOpcodes;
   }
-  /// Of Vector, Scalar and GpSimd: known by name, costed by their operands only.
+  /// Vector, Scalar and GpSimd have these: known by name, costed by their operands only.
   static bool costed(const std::string& opcode) {
     static const std::vector<std::string> kCosted = {"SELECT",
                                                      "IOTA",

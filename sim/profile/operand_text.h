@@ -24,7 +24,7 @@ struct SemaphoreText {
   std::int64_t value = 1;
 };
 
-/// What a profile writes after an opcode: `key=value` pairs, semaphores, and words.
+/// A profile writes this after an opcode: `key=value` pairs, semaphores, and words.
 struct InstructionText {
   std::vector<std::pair<std::string, std::string>> fields;
   std::vector<SemaphoreText> semaphores;

@@ -55,7 +55,7 @@ struct Profile {
 /// The same of a text. `name`: for messages.
 [[nodiscard]] Profile parse_profile(std::string_view text, const std::string& name);
 
-/// Whether the file is a profile (JSON or xz) rather than a Program's text.
+/// True: the file is a profile (JSON or xz) rather than a Program's text.
 [[nodiscard]] bool looks_like_profile(std::string_view bytes);
 
 }  // namespace trellis::sim

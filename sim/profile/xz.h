@@ -5,9 +5,9 @@
 
 namespace trellis::sim {
 
-/// Whether `bytes` begin as a file of xz does.
+/// True: `bytes` begin as a file of xz does.
 [[nodiscard]] bool is_xz(std::string_view bytes);
-/// What an xz file holds. Throws ConfigError "where: …" when it is cut off, damaged, or would
+/// Unpacks an xz file. Throws ConfigError "where: …" when it is cut off, damaged, or would
 /// unpack to more than `most` bytes.
 [[nodiscard]] std::string unpack_xz(std::string_view bytes, const std::string& where,
                                     std::size_t most);

@@ -51,6 +51,9 @@ def line(stack: traceback.StackSummary) -> str:
 
 
 def add_note(error: BaseException, note: str) -> None:
+    """Once: a process that makes its default group again names its rank again."""
+    if note in getattr(error, "__notes__", ()):
+        return
     if hasattr(error, "add_note"):
         error.add_note(note)
     elif error.args and isinstance(error.args[0], str):  # Python 3.10

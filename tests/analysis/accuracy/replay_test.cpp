@@ -74,7 +74,7 @@ TEST(Replay, BothTracesAreInOneTimeline) {
   EXPECT_EQ(timeline.num_slices(), 2 * (r.instructions.size() + r.queues.size()));
 }
 
-/// What is said of the constant that is named holds when it is set.
+/// The constant that is named, once set, leaves as much as was said.
 TEST(Replay, NamedConstantLeavesLess) {
   const sim::Profile profile = profile_of("fused-fp32-512");
   const std::string wrong = "core.tensor.fixed_cycles=900";

@@ -34,7 +34,7 @@ ImportedProgram import(const json& profile) {
   return import_program(parse_profile(profile.dump(), "p.json"), limits());
 }
 
-/// What the import says about a changed profile.
+/// Returns the error of the import of a changed profile.
 std::string refusal(const std::function<void(json&)>& change,
                     ExitCode expected = ExitCode::kConfig) {
   json profile = small_profile();
