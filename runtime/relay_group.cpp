@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "runtime/device_plugin.h"
+#include "runtime/premultiplied.h"
 #include "runtime/relay_records.h"
 #include "runtime/transfer.h"
 
@@ -33,6 +35,28 @@ TensorLists on_host(const TensorLists& lists) {
   TensorLists host;
   for (const Tensors& list : lists) host.push_back(on_host(list));
   return host;
+}
+
+/// The carrier has no sum of multiples: it adds copies that were multiplied.
+template <typename Options>
+Options as_sum(Tensors& host, Options opts) {
+  if (const std::optional<double> factor = factor_of(opts.reduceOp)) {
+    for (at::Tensor& tensor : host) tensor = multiplied(tensor, *factor);
+    opts.reduceOp = c10d::ReduceOp::SUM;
+  }
+  return opts;
+}
+
+/// The same where the carrier writes its result over what it adds.
+template <typename Options>
+Options as_sum_in_place(const Tensors& host, const Options& opts) {
+  Tensors copies = host;
+  Options sum = as_sum(copies, opts);
+  const at::AutoDispatchBelowADInplaceOrView plain_copy;
+  for (std::size_t i = 0; i < host.size(); ++i) {
+    if (!copies[i].is_same(host[i])) host[i].copy_(copies[i]);
+  }
+  return sum;
 }
 
 std::int64_t total(const Tensors& tensors) {
@@ -220,7 +244,7 @@ RelayGroup::WorkPtr RelayGroup::started(Call call, WorkPtr carried) {
 RelayGroup::WorkPtr RelayGroup::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   Tensors host = on_host(tensors);
   return started({OpType::ALLREDUCE, TRELLIS_ALL_REDUCE, total(tensors), tensors, tensors},
-                 carrier_->allreduce(host, opts));
+                 carrier_->allreduce(host, as_sum_in_place(host, opts)));
 }
 
 RelayGroup::WorkPtr RelayGroup::allreduce_coalesced(Tensors& tensors,
@@ -228,14 +252,16 @@ RelayGroup::WorkPtr RelayGroup::allreduce_coalesced(Tensors& tensors,
   Tensors host = on_host(tensors);
   return started(
       {OpType::ALLREDUCE_COALESCED, TRELLIS_ALL_REDUCE, total(tensors), tensors, tensors},
-      carrier_->allreduce_coalesced(host, opts));
+      carrier_->allreduce_coalesced(host, as_sum_in_place(host, opts)));
 }
 
 RelayGroup::WorkPtr RelayGroup::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   Tensors host = on_host(tensors);
-  const Tensors outputs = rank_ == opts.rootRank ? tensors : Tensors{};
-  return started({OpType::REDUCE, TRELLIS_ALL_REDUCE, total(tensors), tensors, outputs},
-                 carrier_->reduce(host, opts));
+  const bool root = rank_ == opts.rootRank;
+  const c10d::ReduceOptions sum = root ? as_sum_in_place(host, opts) : as_sum(host, opts);
+  return started(
+      {OpType::REDUCE, TRELLIS_ALL_REDUCE, total(tensors), tensors, root ? tensors : Tensors{}},
+      carrier_->reduce(host, sum));
 }
 
 RelayGroup::WorkPtr RelayGroup::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
@@ -275,26 +301,30 @@ RelayGroup::WorkPtr RelayGroup::reduce_scatter(Tensors& outputs, TensorLists& in
                                                const c10d::ReduceScatterOptions& opts) {
   Tensors host_outputs = on_host(outputs);
   TensorLists host_inputs = on_host(inputs);
+  c10d::ReduceScatterOptions sum = opts;
+  for (Tensors& list : host_inputs) sum = as_sum(list, opts);
   return started({OpType::REDUCE_SCATTER, TRELLIS_REDUCE_SCATTER, size_ * total(outputs),
                   flat(inputs), outputs},
-                 carrier_->reduce_scatter(host_outputs, host_inputs, opts));
+                 carrier_->reduce_scatter(host_outputs, host_inputs, sum));
 }
 
 RelayGroup::WorkPtr RelayGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                      const c10d::ReduceScatterOptions& opts) {
   at::Tensor host_output = on_host(output);
-  at::Tensor host_input = on_host(input);
+  Tensors host_input{on_host(input)};
+  const c10d::ReduceScatterOptions sum = as_sum(host_input, opts);
   return started(
       {OpType::_REDUCE_SCATTER_BASE, TRELLIS_REDUCE_SCATTER, input.numel(), {input}, {output}},
-      carrier_->_reduce_scatter_base(host_output, host_input, opts));
+      carrier_->_reduce_scatter_base(host_output, host_input[0], sum));
 }
 
 RelayGroup::WorkPtr RelayGroup::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
   Tensors host_outputs = on_host(outputs);
   Tensors host_inputs = on_host(inputs);
+  const c10d::ReduceScatterOptions sum = as_sum(host_inputs, opts);
   return started({OpType::COALESCED, TRELLIS_REDUCE_SCATTER, total(inputs), inputs, outputs},
-                 carrier_->reduce_scatter_tensor_coalesced(host_outputs, host_inputs, opts));
+                 carrier_->reduce_scatter_tensor_coalesced(host_outputs, host_inputs, sum));
 }
 
 RelayGroup::WorkPtr RelayGroup::gather(TensorLists& outputs, Tensors& inputs,

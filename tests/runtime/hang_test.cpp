@@ -508,7 +508,7 @@ TEST(Misuse, IsExplained) {
                 options.reduceOp = c10d::ReduceOp::BXOR;
                 group->allreduce(tensors, options)->wait();
               }),
-              HasSubstr("combines by SUM, AVG, PRODUCT, MIN or MAX"));
+              HasSubstr("combines by SUM, AVG, PREMUL_SUM, PRODUCT, MIN or MAX"));
   EXPECT_THAT(text_of([](const Group& group) {
                 std::thread([&] {
                   Tensors tensors{at::ones({2})};
