@@ -5,6 +5,7 @@
 
 #include "device/plugin.h"
 #include "runtime/device_plugin.h"
+#include "runtime/premultiplied.h"
 #include "runtime/reduce_kernel.h"
 #include "runtime/work.h"
 
@@ -16,7 +17,8 @@ using Tensors = ProcessGroupNeuron::Tensors;
 
 Reduction reduction_of(const c10d::ReduceOp& op) {
   switch (op.op_) {
-    case c10d::ReduceOp::SUM: return Reduction::kSum;
+    case c10d::ReduceOp::SUM:
+    case c10d::ReduceOp::PREMUL_SUM: return Reduction::kSum;
     case c10d::ReduceOp::AVG: return Reduction::kAverage;
     case c10d::ReduceOp::PRODUCT: return Reduction::kProduct;
     case c10d::ReduceOp::MIN: return Reduction::kMin;
@@ -26,8 +28,8 @@ Reduction reduction_of(const c10d::ReduceOp& op) {
     case c10d::ReduceOp::BXOR: return Reduction::kBitXor;
     default:
       TORCH_CHECK(false,
-                  "backend neuron combines by SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR, got "
-                  "reduce operation ",
+                  "backend neuron combines by SUM, AVG, PREMUL_SUM, PRODUCT, MIN, MAX, BAND, BOR "
+                  "or BXOR, got reduce operation ",
                   static_cast<int>(op.op_));
   }
 }
@@ -269,7 +271,7 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::allreduce(Tensors& tensors,
   TORCH_CHECK(!opts.sparseIndices.has_value(),
               "all-reduce: backend neuron takes dense tensors only");
   auto call = with_reduction(make_call(CommOp::kAllReduce, tensors, total(tensors)), opts.reduceOp);
-  SideBuilder side(options_.shape_only);
+  SideBuilder side(options_.shape_only, factor_of(opts.reduceOp));
   std::int64_t offset = 0;
   for (const at::Tensor& tensor : tensors) {
     side.in_out(tensor, offset);
@@ -292,7 +294,7 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::reduce(Tensors& tensors,
   auto call = with_reduction(make_call(CommOp::kReduce, tensors, tensor.numel()), opts.reduceOp);
   call.root = static_cast<int>(opts.rootRank);
   const bool is_root = rank_ == call.root;
-  SideBuilder side(options_.shape_only);
+  SideBuilder side(options_.shape_only, factor_of(opts.reduceOp));
   if (is_root) {
     side.in_out(tensor, 0);
   } else {
@@ -369,7 +371,7 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::reduce_scatter(
   check_shards(CommOp::kReduceScatter, shards, output, size_);
   auto call = with_reduction(make_call(CommOp::kReduceScatter, outputs, size_ * output.numel()),
                              opts.reduceOp);
-  SideBuilder side(options_.shape_only);
+  SideBuilder side(options_.shape_only, factor_of(opts.reduceOp));
   for (int m = 0; m < size_; ++m)
     side.input(shards[static_cast<std::size_t>(m)], m * output.numel());
   side.output(output, rank_ * output.numel());
@@ -392,7 +394,7 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::reduce_scatter_tensor_coalesced(
   const std::int64_t shard = total(outputs);
   auto call =
       with_reduction(make_call(CommOp::kReduceScatter, outputs, size_ * shard), opts.reduceOp);
-  SideBuilder side(options_.shape_only);
+  SideBuilder side(options_.shape_only, factor_of(opts.reduceOp));
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const std::int64_t length = outputs[i].numel();

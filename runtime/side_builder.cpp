@@ -6,6 +6,8 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 
+#include "runtime/premultiplied.h"
+
 namespace trellis::runtime {
 namespace {
 
@@ -24,10 +26,11 @@ Piece piece(std::byte* base, const at::Tensor& tensor, std::int64_t begin, std::
 }  // namespace
 
 std::byte* SideBuilder::readable(const at::Tensor& tensor) {
-  if (tensor.is_contiguous()) return bytes(tensor);
+  if (tensor.is_contiguous() && !factor_.has_value()) return bytes(tensor);
   if (!read_.tensor.is_same(tensor)) {
     at::AutoDispatchBelowADInplaceOrView plain_copy;
-    read_ = {tensor, cpu_alias(tensor).contiguous()};
+    const at::Tensor alias = cpu_alias(tensor);
+    read_ = {tensor, factor_.has_value() ? multiplied(alias, *factor_) : alias.contiguous()};
     side_.keep_alive.push_back(read_.copy);
   }
   return bytes(read_.copy);
@@ -61,6 +64,7 @@ void SideBuilder::output(const at::Tensor& tensor, std::int64_t begin, std::int6
 void SideBuilder::in_out(const at::Tensor& tensor, std::int64_t offset) {
   input(tensor, offset);
   if (shape_only_ || tensor.numel() == 0) return;
+  if (factor_.has_value()) return output(tensor, offset);
   // Input and output are one buffer: the strided tensor's copy is read, combined in place and
   // written back.
   if (!tensor.is_contiguous()) side_.write_back.emplace_back(cpu_alias(tensor), read_.copy);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include <ATen/core/Tensor.h>
 
@@ -14,7 +15,9 @@ namespace trellis::runtime {
 /// operation; strided tensors pass through contiguous copies.
 class SideBuilder {
  public:
-  explicit SideBuilder(bool shape_only) : shape_only_(shape_only) {}
+  /// factor: what inputs are multiplied by, in copies.
+  explicit SideBuilder(bool shape_only, std::optional<double> factor = std::nullopt)
+      : shape_only_(shape_only), factor_(factor) {}
 
   /// The whole tensor, or `length` elements from its `begin`-th, at `offset` of the working buffer.
   void input(const at::Tensor& tensor, std::int64_t offset) {
@@ -32,7 +35,7 @@ class SideBuilder {
   [[nodiscard]] Side finish();
 
  private:
-  /// A strided tensor and its contiguous copy; shards of one tensor share it.
+  /// A tensor and its contiguous copy; shards of one tensor share it.
   struct Staged {
     at::Tensor tensor;
     at::Tensor copy;
@@ -41,6 +44,7 @@ class SideBuilder {
   std::byte* writable(const at::Tensor& tensor);
 
   bool shape_only_;
+  std::optional<double> factor_;
   Side side_;
   Staged read_;
   Staged written_;

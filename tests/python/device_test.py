@@ -192,6 +192,62 @@ class Randomness(unittest.TestCase):
         torch.neuron.set_rng_state(state, "neuron:1")
         self.assertTrue(torch.equal(torch.rand(8, device="neuron:1").cpu(), first))
 
+    DRAWS = (
+        lambda: torch.randn(3, device="neuron"),  # keeps the second half of a pair
+        lambda: torch.randn(700, device="neuron"),
+        lambda: torch.rand(5000, device="neuron"),
+        lambda: torch.rand(7, dtype=torch.float64, device="neuron"),
+        lambda: torch.nn.functional.dropout(torch.ones(40, device="neuron"), 0.4),
+        lambda: torch.randint(9, (5,), device="neuron"),
+        lambda: torch.ones(6, device="neuron").exponential_(),
+        lambda: torch._standard_gamma(torch.ones(3, device="neuron")),
+        lambda: torch.randperm(623, device="neuron"),
+        lambda: torch.ones(3, device="neuron").log_normal_(),
+    )
+
+    def test_a_state_is_a_place(self):
+        """Wherever it was taken, and whatever was drawn since: 16 bytes give the same numbers."""
+        order = torch.Generator().manual_seed(5)
+        picks = torch.randint(len(self.DRAWS), (60,), generator=order).tolist()
+        torch.neuron.manual_seed(77)
+        states, drawn = [], []
+        for pick in picks:
+            states.append(torch.neuron.get_rng_state())
+            drawn.append(self.DRAWS[pick]().cpu())
+        self.assertEqual({tuple(state.shape) for state in states}, {(16,)})
+        self.assertEqual(len({tuple(state.tolist()) for state in states}), len(states))
+        for begin in (0, 17, 3, 44, 59, 17):
+            torch.neuron.manual_seed(1)
+            torch.neuron.set_rng_state(states[begin])
+            self.assertEqual(torch.neuron.initial_seed(), 77)
+            for pick, state, expected in list(zip(picks, states, drawn))[begin : begin + 8]:
+                self.assertTrue(torch.equal(torch.neuron.get_rng_state(), state))
+                self.assertTrue(torch.equal(self.DRAWS[pick]().cpu(), expected))
+
+    def test_states_of_the_cpu_are_taken(self):
+        """As those that earlier versions saved."""
+        cpu = torch.Generator().manual_seed(9)
+        torch.rand(2000, generator=cpu)
+        torch.neuron.set_rng_state(cpu.get_state())
+        state = torch.neuron.get_rng_state()
+        expected = torch.rand(50, generator=cpu)
+        for _ in range(2):
+            self.assertTrue(torch.equal(torch.rand(50, device="neuron").cpu(), expected))
+            torch.neuron.set_rng_state(state)
+        with self.assertRaises(RuntimeError):
+            torch.neuron.set_rng_state(torch.zeros(17, dtype=torch.uint8))
+
+    def test_an_offset_counts_elements(self):
+        """As distributed tensors add it: ranges of as many elements share no number."""
+        torch.neuron.manual_seed(3)
+        state = torch.neuron.get_rng_state()
+        parts = []
+        for _ in range(3):
+            torch.neuron.set_rng_state(state)
+            parts.append(torch.randn(1000, device="neuron", dtype=torch.float64).cpu())
+            state[8:].view(torch.int64)[0] += 1000
+        self.assertEqual(torch.cat(parts).unique().numel(), 3000)
+
     def test_checkpoints_repeat_dropout(self):
         def gradients(run):
             torch.manual_seed(1)
@@ -208,6 +264,12 @@ class Randomness(unittest.TestCase):
             got = gradients(checkpoint)
             for a, b in zip(got, expected):
                 self.assertTrue(torch.equal(a, b), reentrant)
+
+    def test_default_generators(self):
+        generators = torch.neuron.default_generators
+        self.assertEqual(len(generators), torch.neuron.device_count())
+        generators[1].manual_seed(6)
+        self.assertEqual(torch.neuron.initial_seed("neuron:1"), 6)
 
     def test_large_seed(self):
         torch.neuron.manual_seed(2**64 - 5)
@@ -350,6 +412,7 @@ assert torch.neuron.device_count() == 32
         self.succeed("""
 import inspect, os, sys
 state, stream = torch.neuron.get_rng_state(), torch.neuron.current_stream()
+there = torch.ones(3, device="neuron")
 arguments = {"set_device": [0], "manual_seed": [1], "manual_seed_all": [1],
              "set_rng_state": [state], "set_rng_state_all": [[state]], "set_stream": [stream],
              "stream": [stream], "keep_memory_events": [5], "configure_default": [2], "device": [0],
@@ -377,6 +440,15 @@ if child == 0:
     wrong = [name for name in sorted(own - answer) if not refuses(name)]
     print("not refused:", wrong, file=sys.stderr, flush=True)
     is_bad = torch.neuron._is_in_bad_fork() and not torch.neuron.is_initialized()
+    for use in (lambda: torch.ones(3, device="neuron"), lambda: there + there, there.cpu,
+                lambda: torch.empty(0, device="neuron:1"), lambda: there.view(3, 1) * 2):
+        try:
+            use()
+            wrong.append(use)
+        except RuntimeError as error:
+            if "Cannot re-initialize neuron in a forked subprocess" not in str(error):
+                wrong.append(error)
+    print("not refused:", wrong, file=sys.stderr, flush=True)
     os._exit(7 if not wrong and is_bad else 8)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 torch.neuron.synchronize()  # the parent goes on

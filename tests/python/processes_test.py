@@ -255,6 +255,9 @@ def exchanges(rank):
     dist.all_to_all_single(swapped, mine)
     sum_.copy_(mine)
     dist.reduce(sum_, dst=1)
+    half, part = mine.clone(), torch.empty(2, device="neuron")
+    dist.all_reduce(half, op=dist.ReduceOp.PREMUL_SUM(0.5))
+    dist.reduce_scatter_tensor(part, mine, op=dist.ReduceOp.PREMUL_SUM(2.0))
     other = torch.empty(4, device="neuron")
     if rank == 0:
         dist.send(mine, 1)
@@ -270,6 +273,7 @@ def exchanges(rank):
         "shard": shard.cpu(),
         "swapped": swapped.cpu(),
         "sum": sum_.cpu(),
+        "multiples": half.tolist() + part.tolist() + mine.tolist(),
         "other": other.cpu(),
         "objects": objects,
     }
@@ -300,6 +304,9 @@ class Processes(unittest.TestCase):
                 seen[rank]["other"].tolist(), [10.0 * (1 - rank) + i for i in range(4)]
             )
             self.assertEqual(seen[rank]["objects"], [0, 1])
+            part = [20.0, 24.0] if rank == 0 else [28.0, 32.0]
+            mine = [10.0 * rank + i for i in range(4)]
+            self.assertEqual(seen[rank]["multiples"], [5.0, 6, 7, 8, *part, *mine])
         self.assertEqual(seen[1]["sum"].tolist(), [10.0, 12, 14, 16])
 
     def test_simulated_time_is_that_of_threads(self):

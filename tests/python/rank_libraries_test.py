@@ -1,5 +1,6 @@
 """What libraries keep once for a process, and ranks as threads need each for itself: DTensor's
-losses, launchers' variables, threads that ranks start."""
+random numbers and losses, launchers' variables, threads that ranks start; and FSDP's sums of
+multiples."""
 
 import concurrent.futures
 import os
@@ -12,7 +13,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor, rand
 from torch.distributed.tensor.parallel import loss_parallel
 from trellis_neuron import run_ranks
 
@@ -22,6 +24,58 @@ RANKS = 2
 def mesh_of_ranks():
     dist.init_process_group("neuron")
     return init_device_mesh("neuron", (RANKS,))
+
+
+class RandomNumbers(unittest.TestCase):
+    def test_initialized_after_sharding(self):
+        """fully_shard on meta tensors, then reset_parameters, as large models are made."""
+
+        def body(rank):
+            mesh_of_ranks()
+            torch.manual_seed(5)
+            with torch.device("meta"):
+                model = torch.nn.Linear(8, 6)
+            fully_shard(model)
+            model.to_empty(device="neuron")
+            model.reset_parameters()
+            model(torch.ones(1, 8, device="neuron")).sum().backward()
+            return [p.full_tensor().cpu() for p in model.parameters()]
+
+        first, second = run_ranks(body, RANKS)
+        for a, b in zip(first, second):
+            self.assertTrue(torch.equal(a, b))
+            self.assertEqual(a.unique().numel(), a.numel(), "parts of ranks are the same numbers")
+            self.assertLessEqual(a.abs().max().item(), 8**-0.5)
+
+    def test_sharded_and_replicated(self):
+        def body(rank):
+            mesh = mesh_of_ranks()
+            torch.manual_seed(5)
+            sharded = rand(8, 4, device_mesh=mesh, placements=[Shard(0)])
+            copied = rand(8, 4, device_mesh=mesh, placements=[Replicate()])
+            dropped = F.dropout(distribute_tensor(torch.ones(64), mesh, [Replicate()]), 0.5)
+            parts = F.dropout(distribute_tensor(torch.ones(64), mesh, [Shard(0)]), 0.5)
+            return [x.to_local().cpu() for x in (sharded, copied, dropped, parts)]
+
+        (sharded, copied, dropped, parts), other = run_ranks(body, RANKS)
+        self.assertFalse(torch.equal(sharded, other[0]))
+        self.assertTrue(torch.equal(copied, other[1]))
+        self.assertTrue(torch.equal(dropped, other[2]))
+        self.assertFalse(torch.equal(parts, other[3]))
+        self.assertFalse(torch.equal(sharded, copied[:4]))
+
+    def test_ranks_keep_their_own_seeds(self):
+        def body(rank):
+            mesh = mesh_of_ranks()
+            torch.manual_seed(5)
+            rand(4, device_mesh=mesh, placements=[Shard(0)])
+            torch.manual_seed(rank)
+            return torch.rand(4, device="neuron").tolist()
+
+        expected = [
+            torch.rand(4, generator=torch.Generator().manual_seed(r)).tolist() for r in (0, 1)
+        ]
+        self.assertEqual(run_ranks(body, RANKS), expected)
 
 
 class Losses(unittest.TestCase):
@@ -48,6 +102,46 @@ class Losses(unittest.TestCase):
             for loss in losses:
                 self.assertAlmostEqual(loss, expected.item(), places=5)
             self.assertTrue(torch.allclose(gradient, x.grad, atol=1e-6))
+
+
+class Sums(unittest.TestCase):
+    def test_gradient_divide_factor(self):
+        def body(rank):
+            mesh_of_ranks()
+            model = torch.nn.Linear(4, 4, bias=False, device="neuron")
+            torch.nn.init.ones_(model.weight)
+            fully_shard(model)
+            model.set_gradient_divide_factor(5.0)
+            model(torch.full((1, 4), rank + 1.0, device="neuron")).sum().backward()
+            return model.weight.grad.full_tensor().cpu()
+
+        for gradient in run_ranks(body, RANKS):
+            self.assertTrue(torch.allclose(gradient, torch.full((4, 4), 3.0 / 5)))
+
+    def test_of_multiples(self):
+        def body(rank):
+            dist.init_process_group("neuron")
+            by = dist.ReduceOp.PREMUL_SUM
+            mine = torch.full((4,), rank + 1.0, device="neuron")
+            total = mine.clone()
+            dist.all_reduce(total, op=by(0.5))
+            strided = torch.zeros(4, 2, device="neuron")
+            strided[:, 0] = mine
+            dist.all_reduce(strided[:, 0], op=by(0.5))
+            part = torch.empty(2, device="neuron")
+            dist.reduce_scatter_tensor(part, mine, op=by(torch.tensor([2.0], device="neuron")))
+            to_one = mine.clone()
+            dist.reduce(to_one, 1, op=by(2.0))
+            with self.assertRaisesRegex(RuntimeError, "floating type"):
+                dist.all_reduce(torch.ones(2, dtype=torch.int32, device="neuron"), op=by(2.0))
+            return [x.tolist() for x in (total, strided, part, to_one, mine)]
+
+        for rank, (total, strided, part, to_one, mine) in enumerate(run_ranks(body, RANKS)):
+            self.assertEqual(total, [1.5] * 4)
+            self.assertEqual(strided, [[1.5, 0.0]] * 4)
+            self.assertEqual(part, [6.0] * 2)
+            self.assertEqual(to_one, [6.0 if rank == 1 else rank + 1.0] * 4)
+            self.assertEqual(mine, [rank + 1.0] * 4)
 
 
 class OnePerRank(unittest.TestCase):

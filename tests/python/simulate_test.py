@@ -2,10 +2,12 @@
 
 import gc
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import torch
@@ -90,6 +92,20 @@ class Steps(unittest.TestCase):
         times = run.report().step_times_ms()
         self.assertEqual(len(times), 2)
         self.assertGreater(min(times), 0)
+
+    def test_the_environment_says_what_is_not_given(self):
+        environment = {"NEURON_RT_NUM_CORES": "4", "TRELLIS_INSTANCE": "trn1.32xlarge"}
+        with unittest.mock.patch.dict(os.environ, environment):
+            with trellis_neuron.simulate():
+                self.assertEqual(torch.neuron.device_count(), 4)
+                self.assertEqual(torch.neuron.session_options()["instance"], "trn1.32xlarge")
+            with trellis_neuron.simulate("trn2.48xlarge", logical_core_size=1):
+                options = torch.neuron.session_options()
+            self.assertEqual((options["instance"], options["world_size"]), ("trn2.48xlarge", 4))
+            with trellis_neuron.simulate(world_size=6):
+                self.assertEqual(torch.neuron.device_count(), 6)
+        with trellis_neuron.simulate():
+            self.assertEqual(torch.neuron.device_count(), 64)
 
     def test_parts_add_up(self):
         with trellis_neuron.simulate() as run:

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -181,7 +182,7 @@ struct RegisterDefault {
 
 }  // namespace
 
-SessionOptions parse_options(std::string_view text) {
+SessionOptions parse_options(std::string_view text, SessionOptions otherwise) {
   nlohmann::json json;
   try {
     json = nlohmann::json::parse(text);
@@ -193,7 +194,7 @@ SessionOptions parse_options(std::string_view text) {
                       kSchema + "\", got " + json.dump());
   }
   check_keys(json);
-  SessionOptions options;
+  SessionOptions options = std::move(otherwise);
   read(json, "instance", options.instance);
   read(json, "nodes", options.nodes);
   read(json, "logical_core_size", options.logical_core_size);
@@ -205,7 +206,7 @@ SessionOptions parse_options(std::string_view text) {
   read(json, "estimate_unknown", options.estimate_unknown);
   read(json, "unlimited_memory", options.unlimited_memory);
   read(json, "replay", options.replay);
-  if (!json.contains("world_size")) options.world_size = all_cores(options);
+  if (!json.contains("world_size")) options.world_size = visible_cores(all_cores(options));
   read(json, "world_size", options.world_size);
   read(json, "slow", options.slow);
   read(json, "reads_forward", options.reads_forward);
@@ -228,7 +229,7 @@ SessionOptions parse_options(std::string_view text) {
   return options;
 }
 
-SessionOptions default_options() {
+SessionOptions options_of_environment() {
   SessionOptions options;
   options.estimate_unknown = true;  // any program may come
   const char* const instance = variable("TRELLIS_INSTANCE");
@@ -237,6 +238,11 @@ SessionOptions default_options() {
   read_number("NEURON_LOGICAL_NC_CONFIG", options.logical_core_size);
   read_switch("TRELLIS_SHAPE_ONLY", options.shape_only);
   read_switch("TRELLIS_RECORD", options.record);
+  return options;
+}
+
+SessionOptions default_options() {
+  SessionOptions options = options_of_environment();
   options.world_size = visible_cores(all_cores(options));
   return options;
 }

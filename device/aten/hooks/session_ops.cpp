@@ -2,6 +2,7 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include <ATen/core/Generator.h>
@@ -36,12 +37,25 @@ c10::DeviceIndex to_index(std::int64_t device) {
   return static_cast<c10::DeviceIndex>(device);
 }
 
-at::Generator& generator_of(std::int64_t device) {
-  return rank_state(to_index(device)).generator();
+void configure(const std::string& options) {
+  translated([&] { configure_session(parse_options(options, options_of_environment())); });
 }
 
-void configure(const std::string& options) {
-  translated([&] { configure_session(parse_options(options)); });
+bool is_machine_of(const SessionOptions& asked) {
+  const auto what = [](const SessionOptions& o) {
+    return std::tie(o.instance, o.nodes, o.world_size, o.shape_only, o.record, o.estimate_unknown);
+  };
+  return is_configured() && what(session().options()) == what(asked) &&
+         load_system(asked).instance.logical_core_size ==
+             session().system().instance.logical_core_size;
+}
+
+/// As configure(), but leaves a session alone that is what was asked for: its tensors stay usable.
+void configure_unless_so(const std::string& options) {
+  translated([&] {
+    const SessionOptions asked = parse_options(options, options_of_environment());
+    if (!is_machine_of(asked)) configure_session(asked);
+  });
 }
 
 void configure_default(std::int64_t world_size) {
@@ -149,30 +163,13 @@ std::string session_options() {
   });
 }
 
-at::Tensor get_rng_state(std::int64_t device) {
-  at::Generator& generator = generator_of(device);
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_rng_state(const at::Tensor& state, std::int64_t device) {
-  at::Generator& generator = generator_of(device);
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
-}
-
-void manual_seed(std::int64_t seed, std::int64_t device) {
-  at::Generator& generator = generator_of(device);
-  const std::lock_guard lock(generator.mutex());
-  generator.set_current_seed(static_cast<std::uint64_t>(seed));
-}
-
-std::int64_t initial_seed(std::int64_t device) {
-  return static_cast<std::int64_t>(generator_of(device).current_seed());
+at::Generator default_generator(std::int64_t device) {
+  return rank_state(to_index(device)).generator();
 }
 
 TORCH_LIBRARY_FRAGMENT(trellis, m) {
   m.def("configure(str options) -> ()", &configure);
+  m.def("configure_unless_so(str options) -> ()", &configure_unless_so);
   m.def("configure_default(int world_size) -> ()", &configure_default);
   m.def("is_configured() -> bool", &is_configured);
   m.def("session_options() -> str", &session_options);
@@ -190,10 +187,7 @@ TORCH_LIBRARY_FRAGMENT(trellis, m) {
   m.def("write_trace(str path, str format) -> ()", &write_trace);
   m.def("memory_report() -> str", &memory_report);
   m.def("portability_report() -> str", &portability_report);
-  m.def("get_rng_state(int device) -> Tensor", &get_rng_state);
-  m.def("set_rng_state(Tensor state, int device) -> ()", &set_rng_state);
-  m.def("manual_seed(int seed, int device) -> ()", &manual_seed);
-  m.def("initial_seed(int device) -> int", &initial_seed);
+  m.def("default_generator(int device) -> Generator?", &default_generator);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "device/aten/state/rank_state.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 
 #include <c10/core/AutogradState.h>
@@ -24,6 +26,7 @@ struct Devices {
   std::atomic<int> count{0};
   std::atomic<int> first_rank{0};  ///< of index 0
   std::atomic<void (*)()> configure_by_default{nullptr};
+  std::atomic<bool> forked{false};  ///< from a process that had devices
 };
 
 /// Never destroyed: storages are released up to the very end of the process.
@@ -182,6 +185,22 @@ void check_no_tensor_alive() {
               "or configure before the first use");
 }
 
+namespace {
+
+/// A forked child has neither the threads nor the simulator of its parent.
+void watch_forks() {
+  static const int error = pthread_atfork(nullptr, nullptr, [] { devices().forked = true; });
+  TORCH_INTERNAL_ASSERT(error == 0, "pthread_atfork: ", error);
+}
+
+[[noreturn]] void refuse_in_fork() {
+  TORCH_CHECK(false,
+              "Cannot re-initialize neuron in a forked subprocess: the parent had used the device. "
+              "Use the 'spawn' start method of multiprocessing, or fork before the first use");
+}
+
+}  // namespace
+
 void configure_devices(const std::vector<DeviceRank>& ranks) {
   Devices& all = devices();
   TORCH_CHECK(!ranks.empty() && ranks.size() <= kMaxDevices, "neuron: expected 1 to ", kMaxDevices,
@@ -200,6 +219,7 @@ void configure_devices(const std::vector<DeviceRank>& ranks) {
     }
   }
   install_scope_observer();
+  watch_forks();
   all.first_rank.store(first_rank, std::memory_order_release);
   all.count.store(static_cast<int>(ranks.size()), std::memory_order_release);
 }
@@ -232,6 +252,7 @@ int available_devices() noexcept {
 }
 
 RankState& rank_state(c10::DeviceIndex index) {
+  if (C10_UNLIKELY(devices().forked.load(std::memory_order_relaxed))) refuse_in_fork();
   if (C10_UNLIKELY(device_count() == 0)) configure_by_default();
   const int count = device_count();
   TORCH_CHECK(index >= 0 && index < count, "neuron: invalid device index ", static_cast<int>(index),

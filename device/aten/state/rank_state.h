@@ -108,7 +108,8 @@ void set_default_configuration(void (*configure)());
 [[nodiscard]] int device_count() noexcept;  ///< 0 before configure_devices()
 /// As device_count(), after the default configuration when there is none yet; 0 when that fails.
 [[nodiscard]] int available_devices() noexcept;
-/// Throws when the device was not configured or has no such index (names the valid ones).
+/// Throws when the device was not configured or has no such index (names the valid ones), or in a
+/// process that was forked from one that had devices.
 RankState& rank_state(c10::DeviceIndex index);
 
 /// Binds the calling thread to a rank and makes its device current. Ranks that it owned before stay

@@ -24,6 +24,7 @@ from .memory import (  # noqa: F401
     reset_peak_memory_stats,
 )
 from .random import (  # noqa: F401
+    _get_generator,
     get_rng_state,
     get_rng_state_all,
     initial_seed,
@@ -48,10 +49,12 @@ def is_initialized() -> bool:
 
 
 def __getattr__(name: str):
-    """What is an attribute of torch.cuda and changes: torch.utils.checkpoint asks for it before it
-    keeps a generator's state."""
+    """What is an attribute of torch.cuda and changes: torch.utils.checkpoint asks the first before
+    it keeps a generator's state."""
     if name == "_initialized":
         return is_initialized()
+    if name == "default_generators":
+        return random.default_generators()
     raise AttributeError(f"module 'torch.neuron' has no attribute {name!r}")
 
 
@@ -61,31 +64,36 @@ def init() -> None:
 
 
 def configure(
-    instance: str = "trn2.48xlarge",
-    nodes: int = 1,
+    instance: str | None = None,
+    nodes: int | None = None,
     *,
     world_size: int | None = None,
-    shape_only: bool = False,
-    record: bool = True,
+    shape_only: bool | None = None,
+    record: bool | None = None,
     logical_core_size: int | None = None,
     estimate_unknown: bool = True,
 ) -> None:
-    """Makes the devices of another machine. estimate_unknown: operations without a program on the
-    modelled core take estimated time and are listed in reports; False: simulating them is an error.
-    Raises RuntimeError while tensors are alive on a device, ValueError for an unknown machine."""
-    options = {
-        "schema": "trellis.device_options/1",
-        "instance": instance,
-        "nodes": nodes,
-        "shape_only": shape_only,
-        "record": record,
-        "estimate_unknown": estimate_unknown,
-    }
-    if world_size is not None:
-        options["world_size"] = world_size
-    if logical_core_size is not None:
-        options["logical_core_size"] = logical_core_size
-    _ops.configure(json.dumps(options))
+    """Makes the devices of another machine. What is None is as the environment says, else as the
+    default machine. estimate_unknown: operations without a program on the modelled core take
+    estimated time and are listed in reports; False: simulating them is an error. Raises
+    RuntimeError while tensors are alive on a device, ValueError for an unknown machine."""
+    _ops.configure(
+        _device_options(
+            instance=instance,
+            nodes=nodes,
+            world_size=world_size,
+            shape_only=shape_only,
+            record=record,
+            logical_core_size=logical_core_size,
+            estimate_unknown=estimate_unknown,
+        )
+    )
+
+
+def _device_options(**options: Any) -> str:
+    """The document that the device reads, without what is None."""
+    given = {key: value for key, value in options.items() if value is not None}
+    return json.dumps({"schema": "trellis.device_options/1", **given})
 
 
 def configure_default(world_size: int) -> None:

@@ -1,10 +1,28 @@
-"""Generators of `torch.neuron`: one per device. Equal seeds give the CPU's numbers."""
+"""Generators of `torch.neuron`: one per device. Equal seeds give the CPU's numbers. A state is a
+seed and an offset, 16 bytes; those of a CPU generator, as earlier versions had them, are taken."""
 
 import torch
 
 from . import _rank
 from ._index import index_of
 from ._index import ops as _ops
+
+_generators: dict[int, torch.Generator] = {}
+
+
+def default_generator(index: int) -> torch.Generator:
+    if index not in _generators:
+        with torch._C._DisableTorchDispatch():  # a fake mode would not know the operator
+            _generators[index] = _ops.default_generator(index)
+    return _generators[index]
+
+
+def default_generators() -> tuple[torch.Generator, ...]:
+    return tuple(map(default_generator, range(_ops.device_count())))
+
+
+def _get_generator(device) -> torch.Generator:
+    return default_generator(index_of(device))
 
 
 def _all():
@@ -16,19 +34,17 @@ def _all():
 
 def manual_seed(seed: int) -> None:
     """Seeds the current device."""
-    _ops.manual_seed(_signed(seed), index_of(None))
+    _get_generator(None).manual_seed(_unsigned(seed))
 
 
 def manual_seed_all(seed: int) -> None:
     for index in _all():
-        _ops.manual_seed(_signed(seed), index)
+        default_generator(index).manual_seed(_unsigned(seed))
 
 
 def seed() -> int:
     """A new seed for the current device, from the host's source of randomness; returns it."""
-    value = torch.Generator().seed()
-    manual_seed(value)
-    return value
+    return _get_generator(None).seed()
 
 
 def seed_all() -> int:
@@ -38,15 +54,15 @@ def seed_all() -> int:
 
 
 def initial_seed(device=None) -> int:
-    return _ops.initial_seed(index_of(device)) & 0xFFFF_FFFF_FFFF_FFFF
+    return _get_generator(device).initial_seed()
 
 
 def get_rng_state(device="neuron") -> torch.Tensor:
-    return _ops.get_rng_state(index_of(device))
+    return _get_generator(device).get_state()
 
 
 def set_rng_state(new_state: torch.Tensor, device="neuron") -> None:
-    _ops.set_rng_state(new_state, index_of(device))
+    _get_generator(device).set_state(new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
@@ -54,11 +70,9 @@ def get_rng_state_all() -> list[torch.Tensor]:
 
 
 def set_rng_state_all(new_states) -> None:
-    for index, state in enumerate(new_states):
+    for index, state in zip(_all(), new_states):
         set_rng_state(state, index)
 
 
-def _signed(seed: int) -> int:
-    """Seeds are 64 bits; operators take signed ones."""
-    seed = int(seed) & 0xFFFF_FFFF_FFFF_FFFF
-    return seed - (1 << 64) if seed >> 63 else seed
+def _unsigned(seed: int) -> int:
+    return int(seed) & 0xFFFF_FFFF_FFFF_FFFF

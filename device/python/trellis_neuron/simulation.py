@@ -209,17 +209,19 @@ class Simulation:
 
 
 def simulate(
-    instance: str = "trn2.48xlarge",
-    nodes: int = 1,
+    instance: str | None = None,
+    nodes: int | None = None,
     *,
     world_size: int | None = None,
-    shape_only: bool = False,
+    shape_only: bool | None = None,
     logical_core_size: int | None = None,
     steps: str = "optimizer",
     tokens_per_step: int | None = None,
     keep_steps: int = 256,
 ) -> Simulation:
-    """What the body does on `neuron` takes simulated time on this machine.
+    """What the body does on `neuron` takes simulated time on this machine. What is None is as the
+    environment says (TRELLIS_INSTANCE, NEURON_RT_NUM_CORES, …), else as the default machine, one
+    trn2.48xlarge.
 
     steps: "optimizer", a training step ends with each optimizer.step(), or "manual", at each
     run.step(). What comes before the first module's forward pass belongs to no step.
@@ -240,17 +242,6 @@ def simulate(
 def _configure(options: dict[str, Any]) -> None:
     """Leaves a session that is already what was asked for: models made before the `with` stay
     usable."""
-    if neuron.is_initialized():
-        now = neuron.session_options()
-        asked = {key: value for key, value in options.items() if value is not None}
-        whole = options["world_size"] is not None or now["world_size"] == min(
-            now["logical_cores"], 127
-        )
-        if (
-            whole
-            and now["record"]
-            and now["estimate_unknown"]
-            and all(now[key] == value for key, value in asked.items())
-        ):
-            return
-    neuron.configure(**options)
+    if options["world_size"] is None and _processes.are_ranks():  # each process has its own core
+        options = {**options, "world_size": neuron.session_options()["world_size"]}
+    _ops.configure_unless_so(neuron._device_options(**options, record=True, estimate_unknown=True))

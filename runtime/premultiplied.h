@@ -1,0 +1,17 @@
+#pragma once
+
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+namespace trellis::runtime {
+
+/// What each rank multiplies its part by before it is added (ReduceOp.PREMUL_SUM, by which FSDP
+/// scales gradients); nullopt: another reduction.
+[[nodiscard]] std::optional<double> factor_of(const c10d::ReduceOp& op);
+
+/// A contiguous copy of a CPU tensor, times `factor`. Throws for whole numbers.
+[[nodiscard]] at::Tensor multiplied(const at::Tensor& host, double factor);
+
+}  // namespace trellis::runtime
