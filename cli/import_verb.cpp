@@ -91,7 +91,7 @@ int import(const ImportOptions& options) {
   return static_cast<int>(is_legal ? ExitCode::kOk : ExitCode::kConfig);
 }
 
-void add_weights(CLI::App& verb, ImportOptions& options, CLI::Option* out, CLI::Option* json) {
+void add_weights(CLI::App& verb, ImportOptions& options, CLI::Option* out, CLI::Option* as_json) {
   CLI::Option* checkpoint =
       verb.add_option("--checkpoint", options.checkpoint,
                       "of the training that the configuration is of: NxD, NxDT, NeMo-Megatron for "
@@ -99,7 +99,7 @@ void add_weights(CLI::App& verb, ImportOptions& options, CLI::Option* out, CLI::
           ->type_name("FOLDER")
           ->check(not_empty("a folder"))
           ->needs(out)
-          ->excludes(json);
+          ->excludes(as_json);
   CLI::Option* output =
       verb.add_option("--output-checkpoint", options.output_checkpoint,
                       "a new folder, local or s3://bucket/prefix: the checkpoint in the layout of "

@@ -16,10 +16,10 @@ using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr int kRanks = 4;
+constexpr int kTogether = 4;
 
 /// What each rank threw in each call; "": nothing.
-using Thrown = std::array<std::array<std::string, 5>, kRanks>;
+using Thrown = std::array<std::array<std::string, 5>, kTogether>;
 
 /// Rank 2 fails in the first, third and fourth call, at different places.
 void body(RankContext& rank, Thrown& thrown) {
@@ -42,10 +42,10 @@ void body(RankContext& rank, Thrown& thrown) {
       thrown[rank.rank()][call] = std::string("Error: ") + error.what();
     }
     rank.host_barrier();  // those who catch it are where the others are
-    const auto group = rank.new_group("tp", all_ranks(kRanks));
+    const auto group = rank.new_group("tp", all_ranks(kTogether));
     Tensors sum{at::ones({3})};
     group->allreduce(sum)->wait();
-    EXPECT_EQ(sum[0][0].item<float>(), kRanks);
+    EXPECT_EQ(sum[0][0].item<float>(), kTogether);
   }
 }
 
@@ -61,7 +61,7 @@ void check(const Thrown& thrown) {
 
 TEST(Together, WhatOneRankThrowsAllThrowAndGoOn) {
   Thrown thrown;
-  run_ranks(world(kRanks), [&](RankContext& rank) { body(rank, thrown); });
+  run_ranks(world(kTogether), [&](RankContext& rank) { body(rank, thrown); });
   check(thrown);
 }
 
@@ -72,7 +72,7 @@ TEST(Together, AcrossProcessesToo) {
   for (int process = 0; process < 2; ++process) {
     processes.emplace_back([&, process] {
       ProcessLink link({"a test", process, 2, "127.0.0.1"}, store, 20s, {});
-      WorldOptions options = world(kRanks);
+      WorldOptions options = world(kTogether);
       options.link = &link;
       EXPECT_NO_THROW(run_ranks(options, [&](RankContext& rank) { body(rank, thrown); }));
     });

@@ -74,11 +74,10 @@ class JsonReader {
     return std::nullopt;
   }
 
-  void problem(const char* name, const std::string& what) {
-    problem_(fmt::format("{}: {}: {}", file_, name, what));
-  }
-  void warn(const char* name, const std::string& what) {
-    reader_.warn(key_, fmt::format("{}: {}: {}", file_, name, what));
+  void problem(const char* name, const std::string& what) { problem_(at(name, what)); }
+  /// A text with its file and key.
+  [[nodiscard]] std::string at(const char* name, const std::string& what) const {
+    return fmt::format("{}: {}: {}", file_, name, what);
   }
   /// A property that every model of the hub has alike; an absent key has this value.
   void only(const char* name, const json& value) {
@@ -153,10 +152,10 @@ void read_mixtral(JsonReader& fields, HfModelConfig& config) {
   moe.top_k = top_k.value_or(moe.top_k);
   moe.normalize_top_k_affinities = moe.top_k > 1;
   if (moe.top_k == 1)
-    fields.warn(
+    config.warnings.push_back(fields.at(
         "num_experts_per_tok",
         "1: affinities are not normalised here, where transformers computes with 1, without "
-        "a gradient for the router (NxD refuses that with ValueError)");
+        "a gradient for the router (NxD refuses that with ValueError)"));
   moe.output_router_logits = fields.boolean("output_router_logits");
   moe.router_aux_loss_coef = coefficient.value_or(moe.router_aux_loss_coef);
   config.moe = moe;
@@ -257,7 +256,10 @@ HfModelConfig read_hf_model_config(const std::filesystem::path& file, SectionRea
                                    const std::string& key) {
   const HfProblem problem = [&](const std::string& text) { reader.problem(key, text); };
   try {
-    return parse_hf_model_config(read_input_file(file, kMostConfigBytes), file.string(), problem);
+    HfModelConfig config =
+        parse_hf_model_config(read_input_file(file, kMostConfigBytes), file.string(), problem);
+    for (const std::string& warning : config.warnings) reader.warn(key, warning);
+    return config;
   } catch (const ConfigError& error) {
     problem(error.what());
     return {};

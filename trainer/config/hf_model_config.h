@@ -25,6 +25,7 @@ struct HfModelConfig {
   std::optional<MoeSection> moe;                                        ///< of Mixtral
   std::optional<int> type_vocab_size;                                   ///< of BERT
   std::optional<int> image_size, patch_size, num_channels, num_labels;  ///< of ViT
+  std::vector<std::string> warnings;  ///< what is computed otherwise than transformers does
 };
 
 /// Receives each problem, with file and key.

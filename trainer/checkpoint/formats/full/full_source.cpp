@@ -66,14 +66,14 @@ FullSource::FullSource(const Place& place, const std::string* key)
                                        : state_dict_at(reader_->root(), *key, address());
   if (!values.is_dict())
     throw ConfigError(address() + ": expected a dict of tensors, got " + reader_->root().text(80));
-  for (const auto& [key, value] : values.as_dict()) {
-    if (key.is_string() && value.is_tensor()) numbers_[key.as_string()] = value.as_tensor();
+  for (const auto& [name, value] : values.as_dict()) {
+    if (name.is_string() && value.is_tensor()) numbers_[name.as_string()] = value.as_tensor();
   }
   if (numbers_.empty())
     throw ConfigError(address() + ": expected a dict of tensors, found none in " + values.text(80));
-  for (const auto& [key, number] : numbers_) {
+  for (const auto& [name, number] : numbers_) {
     const TensorMeta& meta = reader_->tensors().at(static_cast<std::size_t>(number)).meta;
-    tensors_.push_back({key, meta.dtype, meta.shape});
+    tensors_.push_back({name, meta.dtype, meta.shape});
   }
 }
 
