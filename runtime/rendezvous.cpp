@@ -353,24 +353,33 @@ void Rendezvous::check_agreement(Exchange& exchange, int member, const Side& sid
 }
 
 void Rendezvous::check_splits(Exchange& exchange) {
-  const auto& ranks = exchange.group->ranks;
   if (exchange.sides[0]->call.op != CommOp::kAllToAll) return;
-  for (std::size_t from = 0; from < ranks.size(); ++from) {
-    for (std::size_t to = 0; to < ranks.size(); ++to) {
-      const auto& sent = exchange.sides[from]->input_splits;
-      const auto& expected = exchange.sides[to]->output_splits;
-      if (sent[to] == expected[from]) continue;
-      const auto place = [&](std::size_t member) {
-        return c10::str("\n  rank ", ranks[member], exchange.sides[member]->place);
-      };
-      throw_mismatch(
-          exchange, c10::str("communication mismatch: all-to-all #", exchange.sequence, " of ",
-                             exchange.group->label, ": rank ", ranks[to], " expected ",
-                             expected[from], " elements from rank ", ranks[from], ", got ",
-                             sent[to], ": make the split sizes of the two ranks agree", place(from),
-                             from == to ? "" : place(to)));
+  const std::size_t members = exchange.group->ranks.size();
+  const auto check = [&](std::size_t from, std::size_t to) {
+    const std::int64_t sent = exchange.sides[from]->input_splits[to];
+    const std::int64_t expected = exchange.sides[to]->output_splits[from];
+    if (sent != expected) throw_splits(exchange, from, to, sent, expected);
+  };
+  // Two ranks that disagree say more than one whose own lists do.
+  for (std::size_t from = 0; from < members; ++from) {
+    for (std::size_t to = 0; to < members; ++to) {
+      if (from != to) check(from, to);
     }
   }
+  for (std::size_t member = 0; member < members; ++member) check(member, member);
+}
+
+void Rendezvous::throw_splits(Exchange& exchange, std::size_t from, std::size_t to,
+                              std::int64_t sent, std::int64_t expected) {
+  const auto& ranks = exchange.group->ranks;
+  const auto place = [&](std::size_t member) {
+    return c10::str("\n  rank ", ranks[member], exchange.sides[member]->place);
+  };
+  throw_mismatch(exchange, c10::str("communication mismatch: all-to-all #", exchange.sequence,
+                                    " of ", exchange.group->label, ": rank ", ranks[to],
+                                    " expected ", expected, " elements from rank ", ranks[from],
+                                    ", got ", sent, ": make the split sizes of the two ranks agree",
+                                    place(from), from == to ? "" : place(to)));
 }
 
 std::shared_ptr<const Movement> Rendezvous::movement_of(const Exchange& exchange) {

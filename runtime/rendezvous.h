@@ -228,6 +228,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
                 CallPlace place);
   void check_agreement(Exchange& exchange, int member, const Side& side);
   void check_splits(Exchange& exchange);
+  [[noreturn]] void throw_splits(Exchange& exchange, std::size_t from, std::size_t to,
+                                 std::int64_t sent, std::int64_t expected);
   void move(Lock& lock, Exchange& exchange);
   std::shared_ptr<const Movement> movement_of(const Exchange& exchange);
   static std::shared_ptr<Message> message(Group& group, int sender, int receiver,

@@ -152,7 +152,8 @@ class Inspect(Case):
         # Another kind of file is named by its first record, whatever the order of the samples is.
         pairs = [{"prompt": "a", "chosen": "b", "rejected": "c"}] * 9
         fails("{sft: {}}", pairs, "data.jsonl:1: there is no column `completion`")
-        fails("{dpo: {}}", [good] * 9, "data.jsonl:1: there is no column `prompt`")
+        no_pairs = "data.jsonl:1: there is no column `chosen`; the record has input, output"
+        fails("{dpo: {}}", [good] * 9, no_pairs)
         (self.dir / "good.jsonl.gz").write_bytes(b"\x1f\x8b")
         gz = self.trellis(
             *("data", "inspect", *SHARED, "model_alignment_strategy={sft: {}}"),

@@ -1,10 +1,6 @@
-#include <sys/resource.h>
-
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <iostream>
@@ -32,6 +28,7 @@
 #include "trainer/app/failed_allocation.h"
 #include "trainer/app/guarded.h"
 #include "trainer/app/full_disk.h"
+#include "trainer/app/host_facts.h"
 #include "trainer/app/host_need.h"
 #include "trainer/app/job.h"
 #include "trainer/app/load_device.h"
@@ -81,32 +78,6 @@ class EarlyMessages {
                                messages_.emplace_back(level, text);
                              }};
 };
-
-/// The most memory that the process has had so far.
-std::int64_t peak_resident_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return std::int64_t{usage.ru_maxrss} * 1024;
-}
-
-/// In addition to what the ranks' tensors take on the device, all of them at their peaks. Null: the
-/// device keeps no account.
-std::string host_memory_text(const analysis::HostFacts& host, const analysis::RunFacts& facts,
-                             const json& memory) {
-  const std::int64_t run = host.bytes_peak - host.bytes_before;
-  std::string text = "host memory: " + analysis::human_bytes(host.bytes_peak) + " at its peak, " +
-                     analysis::human_bytes(run) + " of it by the run";
-  if (memory.is_null() || facts.verb != "train") return text;
-  std::int64_t tensors = 0;
-  for (const json& rank : memory.at("ranks")) tensors += rank.at("peak_bytes").get<std::int64_t>();
-  return text + "; tensors of all ranks at their peaks: " + analysis::human_bytes(tensors);
-}
-
-std::string seconds_text(double seconds) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.3g s", seconds);
-  return text.data();
-}
 
 /// The numbers of storage and host belong to checkpoints: without them they are unknown.
 sim::StorageOverrides overrides_of(const RunRequest& request) {

@@ -133,7 +133,8 @@ struct DirectKernel<Op, at::Tensor(Args...)> {
 
   static at::Tensor call(c10::DispatchKeySet keys, Args... args) {
     HostArguments arguments;
-    if (C10_UNLIKELY(!(arguments.accept(args) && ...) || arguments.owner() == nullptr))
+    if (C10_UNLIKELY(!(arguments.accept(args) && ...) || arguments.owner() == nullptr ||
+                     in_forked_child()))
       return call_boxed(keys, args...);
     const c10::impl::ExcludeDispatchKeyGuard guard(kHandledAbove);
     RankState& owner = *arguments.owner();

@@ -7,6 +7,7 @@
 #include <torch/headeronly/version.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/aten/hooks/plugin_border.h"
 #include "device/aten/hooks/process_session.h"
 #include "device/aten/dispatch/recording.h"
@@ -28,6 +29,17 @@ RankState& this_rank(const char* what) {
                 std::string("neuron: ") + what +
                     " needs a thread that is bound to a rank: call bind_rank() first");
   return *rank;
+}
+
+/// As for operators: what a thread that is bound to no rank communicates is not recorded (nullptr).
+RankState* recorded_rank() {
+  if (RankState* const rank = trellis::device::bound_rank(); rank != nullptr) return rank;
+  RankState& here = trellis::device::rank_state(trellis::device::current_device());
+  if (here.recorder().recording() && here.first_time("unbound communication"))
+    trellis::log_warning(
+        "communications of a thread that is not bound to a rank run but are not recorded: call "
+        "bind_rank on the thread");
+  return nullptr;
 }
 
 // ── the functions of the table ──
@@ -77,9 +89,10 @@ const at::Tensor& tensor_at(void* const* tensors, std::int32_t index) {
 
 std::int64_t comm_start(const trellis_comm* comm) {
   return guarded([&]() -> std::int64_t {
-    RankState& rank = this_rank("comm_start");
     const trellis::device::CommRequest request = to_request(*comm);
-    trellis::device::Operands operands(rank);
+    RankState* const rank = recorded_rank();
+    if (rank == nullptr) return TRELLIS_NOT_RECORDED;
+    trellis::device::Operands operands(*rank);
     for (std::int32_t i = 0; i < comm->num_inputs; ++i) {
       const at::Tensor& tensor = tensor_at(comm->inputs, i);
       if (tensor.is_privateuseone()) operands.add_input(*tensor.unsafeGetTensorImpl());
@@ -94,7 +107,9 @@ std::int64_t comm_start(const trellis_comm* comm) {
 
 int comm_wait(std::int64_t handle) {
   return guarded([&] {
-    this_rank("comm_wait").recorder().comm_wait(handle);
+    if (handle == TRELLIS_NOT_RECORDED) return 0;
+    if (RankState* const rank = recorded_rank(); rank != nullptr)
+      rank->recorder().comm_wait(handle);
     return 0;
   });
 }

@@ -251,8 +251,10 @@ int available_devices() noexcept {
   return device_count();
 }
 
+bool in_forked_child() noexcept { return devices().forked.load(std::memory_order_relaxed); }
+
 RankState& rank_state(c10::DeviceIndex index) {
-  if (C10_UNLIKELY(devices().forked.load(std::memory_order_relaxed))) refuse_in_fork();
+  if (C10_UNLIKELY(in_forked_child())) refuse_in_fork();
   if (C10_UNLIKELY(device_count() == 0)) configure_by_default();
   const int count = device_count();
   TORCH_CHECK(index >= 0 && index < count, "neuron: invalid device index ", static_cast<int>(index),

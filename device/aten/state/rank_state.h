@@ -111,6 +111,8 @@ void set_default_configuration(void (*configure)());
 /// Throws when the device was not configured or has no such index (names the valid ones), or in a
 /// process that was forked from one that had devices.
 RankState& rank_state(c10::DeviceIndex index);
+/// Whether this process was forked from one that had devices: rank_state() throws.
+[[nodiscard]] bool in_forked_child() noexcept;
 
 /// Binds the calling thread to a rank and makes its device current. Ranks that it owned before stay
 /// its own; −1 gives them all up.

@@ -204,9 +204,8 @@ TEST(TorchtitanImport, EveryKnownKeyIsClassified) {
   }
 }
 
-/// As train_configs/llama3_8b.toml was in 2024, and as it is called since.
-TEST(TorchtitanImport, FilesOf2024) {
-  const std::string old = R"([job]
+/// As train_configs/llama3_8b.toml was in 2024.
+constexpr const char* kFileOf2024 = R"([job]
 use_for_integration_test = true
 [model]
 name = "llama3"
@@ -235,7 +234,8 @@ model_weights_only = false
 [float8]
 enable_float8_linear = false
 )";
-  const std::string now = R"([model]
+/// The same, as its keys are called since.
+constexpr const char* kSameSince = R"([model]
 name = "llama3"
 flavor = "8B"
 [optimizer]
@@ -258,6 +258,9 @@ enable = true
 enable = true
 interval = 50
 )";
+
+TEST(TorchtitanImport, FilesOf2024) {
+  const std::string old = kFileOf2024, now = kSameSince;
   EXPECT_EQ(settings(old), settings(now));
   const ImportedConfig imported = import_torchtitan_text(old, "t.toml");
   EXPECT_EQ(count(imported, ImportStatus::kUnclassified), 0U);
