@@ -85,8 +85,8 @@ typedef struct trellis_device_plugin_t {
   int (*device_of_rank)(int32_t rank, int32_t* type, int32_t* index);
 
   /* Optional: the emulator's view of communication. start records it in the bound rank's stream and
-   * returns a handle ≥ 0; wait marks where the rank's device work needs the result. On a thread that
-   * is bound to no rank neither is recorded, as operators are not, and start returns
+   * returns a handle ≥ 0; wait marks where the rank's device work needs the result. On a thread
+   * that is bound to no rank neither is recorded, as operators are not, and start returns
    * TRELLIS_NOT_RECORDED. A real device times itself and leaves both NULL. */
   int64_t (*comm_start)(const trellis_comm* comm);
   int (*comm_wait)(int64_t handle);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <numeric>
@@ -333,6 +334,18 @@ namespace {
   }
 }
 
+/// Throws what before_leave() threw, unless it is what the failure of a rank led to.
+void leave_job(const WorldOptions& options, Rendezvous& rendezvous) {
+  std::exception_ptr error;
+  try {
+    if (options.before_leave && !rendezvous.has_failed()) options.before_leave();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  rendezvous.leave();
+  if (error && !rendezvous.has_failed()) std::rethrow_exception(error);
+}
+
 }  // namespace
 
 void run_ranks(const WorldOptions& options, const std::function<void(RankContext&)>& body) {
@@ -359,7 +372,7 @@ void run_ranks(const WorldOptions& options, const std::function<void(RankContext
       }
     }
   }
-  if (options.link != nullptr) rendezvous->leave();
+  if (options.link != nullptr) leave_job(options, *rendezvous);
   try {
     rendezvous->rethrow_first_failure();
     rendezvous->check_complete();

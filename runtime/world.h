@@ -39,6 +39,9 @@ struct WorldOptions {
   /// The other processes of the job, which run as many ranks each, in order; one world per link.
   /// Null: all ranks run in this process.
   ProcessLink* link = nullptr;
+  /// Called when the ranks of this process have ended and none of the job has failed, as long as
+  /// `link` carries messages.
+  std::function<void()> before_leave = {};
   bool exit_when_stuck = false;  ///< a rank that goes on after a hang is reported and ends the
                                  ///< process (exit code 4): see HangWatch
   FlightDumpWriter dump = {};  ///< called once when ranks fail, hang or crash: keeps what they did

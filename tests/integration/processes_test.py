@@ -248,6 +248,7 @@ def contents_of(folder):
         if path.name == "manifest.json":
             manifest = json.loads(path.read_text())["content"]
             del manifest["files"]["user_content.pt"]  # its hash
+            del manifest["run"]  # each run has its name
             contents[str(path.relative_to(folder))] = manifest
     return contents
 
@@ -346,7 +347,7 @@ class Checkpoints(ProcessesCase):
         weights["model.layers.0.other.weight"] = weights.pop("model.norm.weight")
         torch.save(weights, whole)
         texts = {
-            "whole.pt: has no": "whole.pt: has no model.norm.weight",
+            "whole.pt: has no model.": "whole.pt: has no model.norm.weight",
             "no rank asks for": "no rank asks for model.layers.0.other.weight",
         }
         begins = ("trainer.max_steps=1", "precision.type=fp32", "--init-from", whole)

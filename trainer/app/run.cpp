@@ -166,6 +166,8 @@ class Run {
     world.exit_when_stuck = true;
     if (!request_.shape_only)
       world.dump = [this](const auto& dumps) { return keep_what_ranks_did(dumps); };
+    if (process_records_)
+      world.before_leave = [&] { process_records_->bring_accounts(world.timeout); };
     clock_origin_ns_ = common_clock_origin();
     Clock::time_point last = start;
     host_.bytes_before = peak_resident_bytes();
@@ -193,7 +195,6 @@ class Run {
         if (request_.test && reason != StopReason::kInterrupted) test(progress, trainer, rank);
       });
     });
-    if (process_records_) process_records_->bring_accounts(world.timeout);
     host_.wall_s = seconds_since(start);
     host_.bytes_peak = peak_resident_bytes();
     if (is_first()) {

@@ -117,6 +117,7 @@ def restricted_types(jinja2):
 def import_jinja():
     """With what it would import only when it is asked for, because files cannot be opened then."""
     import pprint  # noqa: F401
+    import textwrap  # noqa: F401
 
     import jinja2
     import jinja2.constants
@@ -132,6 +133,8 @@ def import_jinja():
             f"newer; install it with {sys.executable} -m pip install 'jinja2>={least}'"
         )
     datetime.now().strftime("%d %b %Y")
+    # The reader of templates decodes texts with escapes; codecs are files too.
+    jinja2.sandbox.SandboxedEnvironment().from_string(r"{{ '\n\u00e9' }}").render()
 
 
 def shut_in():
