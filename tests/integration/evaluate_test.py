@@ -436,7 +436,7 @@ class Chats(CheckedCase):
         text = text.replace("micro_batch_size: 2", "micro_batch_size: 3")
         (self.dir / "chats.yaml").write_text(text)
         self.trellis(
-            *("train", "chats.yaml", "trainer.max_steps=70", "--device=cpu"),
+            *("train", "chats.yaml", "trainer.max_steps=200", "--device=cpu"),
             "exp_manager.create_checkpoint_callback=true",
             "exp_manager.checkpoint_callback_params={monitor: step, mode: max, save_top_k: 1}",
         )
