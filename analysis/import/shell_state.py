@@ -187,7 +187,7 @@ def joined(values, base, why):
             if (more or tail) and not any(same(more, a) and runs(tail) == runs(b) for a, b in seen):
                 seen.append((more, tail))
                 elements += [marked(text, why) for text in more]
-                pieces += marked(tail, why)
+                pieces += marked(tail, why) if tail else ()
         if pieces:
             elements[-1] = (*elements[-1], *pieces)
         return tuple(elements)

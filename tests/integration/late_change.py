@@ -10,24 +10,21 @@ PROGRAM = """
 #include <string.h>
 int rename(const char* from, const char* to) {
   int (*real)(const char*, const char*) = dlsym(RTLD_NEXT, "rename");
-  FILE* file = strstr(to, "/model/") ? fopen(getenv("CHANGED_FILE"), "r+") : NULL;
+  FILE* source = strstr(to, "/model/") ? fopen(getenv("OTHER_FILE"), "r") : NULL;
+  FILE* file = source ? fopen(getenv("CHANGED_FILE"), "r+") : NULL;
   if (file) {
-    fseek(file, 0, SEEK_END);
-    long middle = ftell(file) / 2;
-    fseek(file, middle, SEEK_SET);
-    int byte = fgetc(file);
-    fseek(file, middle, SEEK_SET);
-    fputc(byte ^ 1, file);
+    for (int byte; (byte = fgetc(source)) != EOF;) fputc(byte, file);
     fclose(file);
+    fclose(source);
   }
   return real(from, to);
 }
 """
 
 
-def environment(folder, changed):
-    """With it, a bit in the middle of `changed` is another one then."""
+def environment(folder, changed, other):
+    """With it, `changed` has the bytes of `other`, a file of the same length, then."""
     source, library = folder / "late.c", folder / "late.so"
     source.write_text(PROGRAM)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    return {"LD_PRELOAD": str(library), "CHANGED_FILE": str(changed)}
+    return {"LD_PRELOAD": str(library), "CHANGED_FILE": str(changed), "OTHER_FILE": str(other)}

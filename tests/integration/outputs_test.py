@@ -476,7 +476,7 @@ class Locks(Case):
         json.loads((run / "report.json").read_text())
         self.assertEqual(
             [path.name for path in run.iterdir() if path.is_dir() or path.name.startswith(".")],
-            [],
+            [".trellis.run"],
             "the first one's files were not moved, its lock is gone",
         )
         self.assertEqual(self.simulate("run").returncode, 0)

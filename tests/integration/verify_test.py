@@ -389,18 +389,25 @@ class Experts(unittest.TestCase):
             self.assertIn(layout, chosen)
 
     def test_shuffled_tokens_come_back(self):
-        """One rank has no one to shuffle with; nothing is dropped, so the numbers are the same."""
+        """One rank has no one to shuffle with; nothing is dropped and no loss is of the tokens that a
+        rank sees, so the numbers are the same."""
+        run = self.shuffled("model.moe.router_aux_loss_coef=0")
+        legal = {one["layout"] for one in run if "illegal" not in one}
+        self.assertTrue({"DP2", "TP2"} <= legal, run)
+        for one in self.shuffled():
+            if one["layout"] == "DP2":
+                self.assertIn("model.moe.router_aux_loss_coef: expected 0", one["illegal"])
+
+    def shuffled(self, *more):
         result = verify(
             MIXTRAL,
             "distributed_strategy.token_shuffle_group_size=2",
-            "model.moe.dropless=true",
-            "model.moe.capacity_factor=0.0",
+            *("model.moe.dropless=true", "model.moe.capacity_factor=0.0", *more),
             *("--ranks", 2, "--layouts", "DP2,TP2", "--steps", 1),
             *("precision=null", "precision.type=fp64", "--json"),
         )
         self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-3000:])
-        run = [one for one in json.loads(result.stdout)["layouts"] if "illegal" not in one]
-        self.assertTrue({"DP2", "TP2"} <= {one["layout"] for one in run}, run)
+        return json.loads(result.stdout)["layouts"]
 
     def test_adapters_on_their_attention_and_shared_experts(self):
         strategy = "{sft: {}, peft: {lora_rank: 2, lora_dropout: 0.1, target_modules: %s}}"

@@ -453,7 +453,7 @@ TEST(Mismatch, SplitSizesAndMessagesAreCompared) {
                 group->all_to_all_single(out, in, context.rank() == 0 ? even : one_three, one_three)
                     ->wait();
               }).first,
-              HasSubstr("rank 0 expected 2 elements from rank 0, got 1"));
+              HasSubstr("rank 1 expected 1 elements from rank 0, got 3"));
   EXPECT_THAT(mismatch([](RankContext& context, const Group& group) {
                 Tensors tensors{at::ones({4 + context.rank()})};
                 if (context.rank() == 0) {

@@ -24,6 +24,22 @@ namespace {
 /// half precision it is not.
 constexpr double kVanishingInFp64 = 1e-6, kVanishing = 0.02;
 
+/// What a router computes over the tokens that it sees depends on with whom they were shuffled; one
+/// rank sees them unshuffled.
+void refuse_shuffled_statistics(const RunConfig& config) {
+  const int group = config.distributed_strategy.token_shuffle_group_size;
+  if (group == 1 || !config.model.moe) return;
+  const MoeSection& moe = *config.model.moe;
+  std::string key;
+  if (moe.output_router_logits && moe.router_aux_loss_coef != 0)
+    key = "router_aux_loss_coef: expected 0";
+  if (moe.capacity_factor.value_or(0) > 0) key = "capacity_factor: expected 0";
+  if (moe.routing_algorithm == "sinkhorn") key = "routing_algorithm: expected top_k";
+  if (key.empty()) return;
+  throw ConfigError("model.moe." + key + " with token_shuffle_group_size " + std::to_string(group) +
+                    " to compare with one rank, which has no one to shuffle with");
+}
+
 class Verification {
  public:
   Verification(const VerifyRequest& request, const VerifyWorld& world)
@@ -86,6 +102,7 @@ class Verification {
     }
     RunConfig config = load_run_config(request_.config_file, overrides);
     refuse_unsupported(config, /*simulate=*/true);  // checkpoints play no part here either
+    refuse_shuffled_statistics(config);
     config.trainer.max_steps = request_.steps;
     if (!machine_.hardware.empty()) config.hardware = machine_.hardware;
     config.trainer.limit_val_batches = BatchCount{.count = 0, .fraction = {}};

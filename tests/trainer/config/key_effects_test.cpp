@@ -149,6 +149,7 @@ std::vector<std::string> values_of(const std::string& key) {
       {"data.splits_string", {"'6,2,2'"}},
       {"data.dataloader_type", {"single"}},
       {"data.tokenizer.library", {"sentencepiece"}},
+      {"data.tokenizer.special_tokens", {"post_processor"}},
       {"model.normalization", {"layernorm"}},
       {"model.activation", {"geglu"}},
       {"model.transformer_block_type", {"post_ln"}},
