@@ -220,6 +220,7 @@ void configure_devices(const std::vector<DeviceRank>& ranks) {
   }
   install_scope_observer();
   watch_forks();
+  all.forked.store(false, std::memory_order_relaxed);  // these are the child's own
   all.first_rank.store(first_rank, std::memory_order_release);
   all.count.store(static_cast<int>(ranks.size()), std::memory_order_release);
 }

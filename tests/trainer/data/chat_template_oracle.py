@@ -434,7 +434,7 @@ class Templates(Case):
             )
         )
         python = self.dir / "python3"
-        code = f"import sys; sys.path.insert(0, {str(packages)!r}); exec(sys.argv.pop(1))"
+        code = f"import sys; sys.path.insert(0, {json.dumps(str(packages))}); exec(sys.argv.pop(1))"
         python.write_text(f"#!/bin/sh\nshift 2\nexec {sys.executable} -I -c '{code}' \"$@\"\n")
         python.chmod(0o755)
         os.environ["TRELLIS_PYTHON"] = str(python)
@@ -454,7 +454,7 @@ class Templates(Case):
         init.write_text(re.sub(r'__version__ = "[^"]+"', '__version__ = "3.1.5"', init.read_text()))
         self.assertIn("3.1.5", init.read_text())
         python = self.dir / "python3"
-        code = f"import sys; sys.path.insert(0, {str(packages)!r}); exec(sys.argv.pop(1))"
+        code = f"import sys; sys.path.insert(0, {json.dumps(str(packages))}); exec(sys.argv.pop(1))"
         python.write_text(f"#!/bin/sh\nshift 2\nexec {sys.executable} -I -c '{code}' \"$@\"\n")
         python.chmod(0o755)
         os.environ["TRELLIS_PYTHON"] = str(python)

@@ -107,7 +107,7 @@ class Saved(Case):
         ).save_to_disk(str(self.dir / "dictionary"))
         self.refuse(
             self.dir / "dictionary",
-            "this is a dictionary of data sets; name one of them, such as",
+            "this is a dictionary of data sets: name one of them, ",
             "dictionary/train",
         )
         directory = self.save(input_ids=[[1] * S] * 100)

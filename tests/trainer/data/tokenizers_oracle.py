@@ -268,7 +268,7 @@ class AddedTokensOfEveryFile(TokenizersCase):
         self.check(tokenizer_config=dict(extra_special_tokens={"image_token": "<|x|>"}))
         notes = self.check(tokenizer_config=dict(eos_token="<|x|>", pad_token="a", bos_token=None))
         self.assertIn("next free one", notes[0])
-        self.check(tokenizer_config=dict(eos_token=entry("<|x|>"), image_token="<z>"))
+        self.check(tokenizer_config=dict(eos_token=entry("<|x|>", __type="AddedToken"), image_token="<z>"))
         self.check(added_tokens={"<|x|>": size + 1, "<|y|>": size})
         self.check(
             added_tokens={"<|x|>": size, "[s]": size + 5},
@@ -359,13 +359,9 @@ class WordModels(TokenizersCase):
     def test_bpe_with_a_prefix_and_a_suffix(self):
         for prefix, suffix in (("##", ""), ("", "</w>"), ("##", "</w>")):
             for byte_level in (False, True):
-                tokenizer = Tokenizer(
-                    models.BPE(
-                        unk_token="<unk>",
-                        continuing_subword_prefix=prefix or None,
-                        end_of_word_suffix=suffix or None,
-                    )
-                )
+                ends = {"continuing_subword_prefix": prefix, "end_of_word_suffix": suffix}
+                ends = {name: text for name, text in ends.items() if text}
+                tokenizer = Tokenizer(models.BPE(unk_token="<unk>", **ends))
                 tokenizer.pre_tokenizer = (
                     pre_tokenizers.ByteLevel(add_prefix_space=False)
                     if byte_level

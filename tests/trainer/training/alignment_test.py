@@ -161,7 +161,7 @@ class Alignment(Case):
     def test_the_reference_of_saved_adapters_is_named(self):
         """The base, or as TRL's the adapters that training starts with."""
         adapters = "lora_rank: 4, lora_dropout: 0.0, target_modules: [qkv_proj, o_proj]"
-        adapters += f", lora_save_dir: {self.dir / 'saved'}"
+        adapters += f", lora_save_dir: {self.dir / 'saved'}, merge_sharded_lora: true"
         saving = (
             "exp_manager.create_checkpoint_callback=true",
             "exp_manager.checkpoint_callback_params={monitor: step, mode: max, save_top_k: 1}",

@@ -131,6 +131,7 @@ std::vector<FileJob> jobs_of(const SaveCheckpointArguments& arguments, int rank,
       }
     }
   }
+  if (arguments.model_dict == nullptr && arguments.optimizer_dict == nullptr) return jobs;
   const DictFiles files = dict_files(parallel, rank, arguments.zero1_optimizer);
   if (arguments.model_dict != nullptr)
     append(jobs, checkpoint::native::dict_jobs(files.model, {{"", *arguments.model_dict}}, {},
