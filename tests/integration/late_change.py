@@ -2,6 +2,8 @@
 
 import subprocess
 
+import torch
+
 PROGRAM = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -22,8 +24,14 @@ int rename(const char* from, const char* to) {
 """
 
 
-def environment(folder, changed, other):
-    """With it, `changed` has the bytes of `other`, a file of the same length, then."""
+def environment(folder, changed, weight):
+    """With it, one value of a weight in `changed` is another one then, in a whole file."""
+    weights = torch.load(changed, weights_only=False)
+    (name,) = [name for name in weights if name.endswith(weight)]
+    weights[name][1, 1] += 1
+    other = folder / "other" / changed.name  # the archive has the file's name
+    other.parent.mkdir()
+    torch.save(weights, other)
     source, library = folder / "late.c", folder / "late.so"
     source.write_text(PROGRAM)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)

@@ -7,7 +7,6 @@ import os
 import pathlib
 import shutil
 import sys
-import tempfile
 import types
 import unittest
 
@@ -328,15 +327,8 @@ class Nxdt(Case):
         folder, _, _ = self.nxdt(xser=False)
         (self.dir / "mine.yaml").write_text(config_text())
         changed = folder / "model/dp_rank_00_tp_rank_00_pp_rank_00.pt"
-        others = torch.load(changed, weights_only=False)
-        (name,) = [name for name in others if name.endswith("embed_tokens.weight")]
-        others[name][1, 1] += 1
-        with tempfile.TemporaryDirectory(dir=self.dir) as other:
-            other = pathlib.Path(other, changed.name)
-            torch.save(others, other)
-            self.assertEqual(other.stat().st_size, changed.stat().st_size)
-            late = late_change.environment(self.dir, changed, other)
-            said = self.import_checkpoint("mine.yaml", folder, returncode=5, env=late)
+        late = late_change.environment(self.dir, changed, "embed_tokens.weight")
+        said = self.import_checkpoint("mine.yaml", folder, returncode=5, env=late)
         self.assertRegex(said, r"embed_tokens\.weight +values[^$]*1 are not those of the source")
 
     def test_xser_with_states(self):

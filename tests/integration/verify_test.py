@@ -389,8 +389,8 @@ class Experts(unittest.TestCase):
             self.assertIn(layout, chosen)
 
     def test_shuffled_tokens_come_back(self):
-        """One rank has no one to shuffle with; nothing is dropped and no loss is of the tokens that a
-        rank sees, so the numbers are the same."""
+        """One rank has no one to shuffle with; nothing is dropped and no loss is of the tokens that
+        a rank sees, so the numbers are the same."""
         run = self.shuffled("model.moe.router_aux_loss_coef=0")
         legal = {one["layout"] for one in run if "illegal" not in one}
         self.assertTrue({"DP2", "TP2"} <= legal, run)

@@ -150,6 +150,7 @@ std::vector<std::string> values_of(const std::string& key) {
       {"data.dataloader_type", {"single"}},
       {"data.tokenizer.library", {"sentencepiece"}},
       {"data.tokenizer.special_tokens", {"post_processor"}},
+      {"model_alignment_strategy.dpo.reference", {"start"}},
       {"model.normalization", {"layernorm"}},
       {"model.activation", {"geglu"}},
       {"model.transformer_block_type", {"post_ln"}},
@@ -291,6 +292,8 @@ bool may_be_silent(const std::string& key) {
       "model.make_vocab_size_divisible_by",
       "model.vocab_size",
       "model.optim.sched.max_steps",  // said where rates differ
+      "data.shuffle",
+      "data.dev_choose_samples",  // of records alone, which the base does not have
       "model_alignment_strategy.peft.lora_save_dir",
       "model_alignment_strategy.peft.lora_load_tag",
       "model_alignment_strategy.peft.load_lora_from_ckpt",

@@ -268,7 +268,8 @@ class AddedTokensOfEveryFile(TokenizersCase):
         self.check(tokenizer_config=dict(extra_special_tokens={"image_token": "<|x|>"}))
         notes = self.check(tokenizer_config=dict(eos_token="<|x|>", pad_token="a", bos_token=None))
         self.assertIn("next free one", notes[0])
-        self.check(tokenizer_config=dict(eos_token=entry("<|x|>", __type="AddedToken"), image_token="<z>"))
+        eos = entry("<|x|>", __type="AddedToken")
+        self.check(tokenizer_config=dict(eos_token=eos, image_token="<z>"))
         self.check(added_tokens={"<|x|>": size + 1, "<|y|>": size})
         self.check(
             added_tokens={"<|x|>": size, "[s]": size + 5},

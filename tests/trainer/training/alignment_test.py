@@ -158,29 +158,6 @@ class Alignment(Case):
             self.assertAlmostEqual(a, c, 3)
             self.assertAlmostEqual(b, d, 3)
 
-    def test_the_reference_of_saved_adapters_is_named(self):
-        """The base, or as TRL's the adapters that training starts with."""
-        adapters = "lora_rank: 4, lora_dropout: 0.0, target_modules: [qkv_proj, o_proj]"
-        adapters += f", lora_save_dir: {self.dir / 'saved'}, merge_sharded_lora: true"
-        saving = (
-            "exp_manager.create_checkpoint_callback=true",
-            "exp_manager.checkpoint_callback_params={monitor: step, mode: max, save_top_k: 1}",
-        )
-        dpo = "kl_beta: 0.1, max_prompt_length: 16"
-        self.train(f"{{dpo: {{{dpo}}}, peft: {{{adapters}}}}}", ONE, *saving, run="first")
-        loaded = f"peft: {{{adapters}, load_lora_from_ckpt: true}}"
-        for reference, text in (("base", "base without adapters"), ("start", "as TRL's")):
-            run = f"from_{reference}"
-            _, steps = self.train(
-                f"{{dpo: {{{dpo}, reference: {reference}}}, {loaded}}}", ONE, steps=2, run=run
-            )
-            is_start = reference == "start"
-            self.assertEqual(abs(steps[0]["loss"] - math.log(2)) < 1e-6, is_start, steps[0])
-            self.assertEqual(abs(steps[0]["rewards/margins"]) < 1e-5, is_start, steps[0])
-            logs = "".join(path.read_text() for path in (self.dir / run).glob("*.log"))
-            logs += "".join(path.read_text() for path in (self.dir / run).glob("*.txt"))
-            self.assertIn(text, logs)
-
     def test_the_reference_is_kept_and_checked(self):
         strategy = "{dpo: {kl_beta: 0.1, max_prompt_length: 16}}"
         _, first = self.train(strategy, ONE, steps=3)

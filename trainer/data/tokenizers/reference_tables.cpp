@@ -514,23 +514,9 @@ constexpr std::uint32_t kLowerCases[] = {
 // clang-format on
 
 constexpr std::array<std::span<const std::uint32_t>, kNumCharSets> kSets = {
-    kLetters,
-    kNumbers,
-    kNewUpper,
-    kNewLower,
-    kNewTitle,
-    kNewModifiers,
-    kNewOtherLetters,
-    kNewMarks,
-    kNewNumbers,
-    kNewPunctuation,
-    kWordCharacters,
-    kDigits,
-    kPunctuation,
-    kAccents,
-    kBertAccents,
-    kBertControls,
-    kNoNormalForms,
+    kLetters,         kNumbers,  kNewUpper,    kNewLower,       kNewTitle,       kNewModifiers,
+    kNewOtherLetters, kNewMarks, kNewNumbers,  kNewPunctuation, kWordCharacters, kDigits,
+    kPunctuation,     kAccents,  kBertAccents, kBertControls,   kNoNormalForms,
 };
 
 }  // namespace
