@@ -304,6 +304,14 @@ bool may_be_silent(const std::string& key) {
          key.starts_with("model.dist_ckpt_");
 }
 
+/// Encoders have tables of positions: nothing turns.
+bool turns_nothing(const std::string& key, const Overrides& context) {
+  const std::string text = testing::PrintToString(context);
+  const bool is_encoder = text.find("model_type: bert") != std::string::npos ||
+                          text.find("model_type: vit") != std::string::npos;
+  return is_encoder && (key == "model.rope_theta" || key == "model.rotary_percentage");
+}
+
 /// A checkpoint is compared with a configuration that has another value of one key.
 TEST_F(KeyEffects, NoOtherModelAndNoOtherTrainingIsSilent) {
   for (const std::string section :
@@ -321,10 +329,11 @@ TEST_F(KeyEffects, NoOtherModelAndNoOtherTrainingIsSilent) {
           const RunCheck other = check_run_config(file_, joined(context, {key + "=" + value}));
           RunConfig a = base.config, b = other.config;
           a.resolved_yaml.clear(), b.resolved_yaml.clear();
-          if (!other.problems.empty() || a == b) continue;
+          if (!other.problems.empty() || a == b || turns_nothing(key, context)) continue;
           const bool is_said = !model_differences(base.config.model, other.config.model).empty() ||
                                !run_changes(base.config, other.config, 0).empty();
-          EXPECT_TRUE(is_said) << key << "=" << value;
+          EXPECT_TRUE(is_said) << key << "=" << value << " with "
+                               << testing::PrintToString(context);
         }
       }
     }
