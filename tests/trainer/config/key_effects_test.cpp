@@ -304,13 +304,16 @@ bool may_be_silent(const std::string& key) {
          key.starts_with("model.dist_ckpt_");
 }
 
-/// Encoders have tables of positions, where nothing turns; sinkhorn alone has its activation.
+/// Encoders have tables of positions, where nothing turns; sinkhorn alone has its activation;
+/// linear scaling has a factor alone.
 bool acts_nowhere(const std::string& key, const Overrides& context) {
   const std::string text = testing::PrintToString(context);
   const auto has = [](const std::string& in, const char* part) {
     return in.find(part) != std::string::npos;
   };
   if (key == "model.moe.router_activation") return !has(text, "sinkhorn");
+  if (has(key, "rope_scaling.") && has(text, "rope_type=linear"))
+    return has(key, "_freq_factor") || has(key, "original_max");
   return (has(text, "model_type: bert") || has(text, "model_type: vit")) &&
          (has(key, "rope_") || has(key, "rotary_") || has(key, "posit"));
 }
