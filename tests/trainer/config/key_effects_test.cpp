@@ -312,7 +312,7 @@ bool acts_nowhere(const std::string& key, const Overrides& context) {
     return in.find(part) != std::string::npos;
   };
   if (key == "model.moe.router_activation") return !has(text, "sinkhorn");
-  if (has(key, "rope_scaling.") && has(text, "rope_type=linear"))
+  if (has(key, "rope_scaling.") && (has(text, "rope_type=linear") || has(text, "{type: linear")))
     return has(key, "_freq_factor") || has(key, "original_max");
   return (has(text, "model_type: bert") || has(text, "model_type: vit")) &&
          (has(key, "rope_") || has(key, "rotary_") || has(key, "posit"));
