@@ -121,17 +121,27 @@ std::vector<std::string> unused_weights(const std::vector<std::string>& stored,
   return {unused.begin(), unused.end()};
 }
 
-void judge_unused_weights(const std::vector<std::string>& unused, const std::string& address,
-                          const RunConfig& config, bool speaks) {
-  if (unused.empty()) return;
+namespace {
+
+std::string first_names(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 8;
-  std::string names;
-  for (std::size_t i = 0; i < std::min(unused.size(), kShown); ++i)
-    names += (names.empty() ? "" : ", ") + terminal_line(unused[i]);
-  if (unused.size() > kShown) names += fmt::format(" and {} more", unused.size() - kShown);
-  const std::string text =
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i)
+    text += (text.empty() ? "" : ", ") + terminal_line(names[i]);
+  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
+  return text;
+}
+
+}  // namespace
+
+void judge_unused_weights(const std::vector<std::string>& unused, const std::string& address,
+                          const RunConfig& config, bool speaks,
+                          const std::vector<std::string>& missing) {
+  if (unused.empty()) return;
+  std::string text =
       fmt::format("{}: has {} weights that the model of the configuration does not have: {}",
-                  address, unused.size(), names);
+                  address, unused.size(), first_names(unused));
+  if (!missing.empty()) text += "; it has no " + first_names(missing);
   const std::string key = trainer::kUnusedWeightsKey;
   if (!trainer::is_accepted(config.exp_manager.checkpoints.accept_differences, key))
     throw ConfigError(text +

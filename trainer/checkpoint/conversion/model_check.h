@@ -35,8 +35,10 @@ void check_hub_config(const std::string& text, const std::string& where,
 [[nodiscard]] std::vector<std::string> unused_weights(const std::vector<std::string>& stored,
                                                       const std::set<std::string>& asked);
 /// Throws ConfigError that names them, or says it (with `speaks`) where they are accepted.
+/// `missing`: weights of the model that the checkpoint does not have, which are named next to them.
 void judge_unused_weights(const std::vector<std::string>& unused, const std::string& address,
-                          const trainer::RunConfig& config, bool speaks = true);
+                          const trainer::RunConfig& config, bool speaks = true,
+                          const std::vector<std::string>& missing = {});
 
 /// Of a run's user_content.pt; "": it has none, or another program's.
 [[nodiscard]] std::string saved_configuration(const Value& user_content);

@@ -242,9 +242,13 @@ void refuse_unused_weights(const Resume& resume, runtime::RankContext& rank, Nam
   }
   const std::set<std::string>& all = names.of(rank, std::move(asked));
   std::vector<std::string> stored;
-  for (const auto& [key, type] : stored_types(resume)) stored.push_back(key);
+  std::set<std::string> missing = all;
+  for (const auto& [key, type] : stored_types(resume)) {
+    missing.erase(parse_state_key(key).weight);
+    stored.push_back(key);
+  }
   judge_unused_weights(unused_weights(stored, all), address_of(resume), config,
-                       /*speaks=*/rank.rank() == 0);
+                       /*speaks=*/rank.rank() == 0, {missing.begin(), missing.end()});
 }
 
 void load(const Resume& resume, runtime::RankContext& rank, const std::vector<LiveTensor>& wanted,
