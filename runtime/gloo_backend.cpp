@@ -13,8 +13,9 @@ std::shared_ptr<gloo::transport::Device> gloo_device(const std::string& address)
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   if (interface != nullptr && *interface != '\0')
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
-  if (address.empty() || address == "localhost" || address.starts_with("127."))
+  if (address.empty() || address == "localhost")
     return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  if (address.starts_with("127.")) return c10d::ProcessGroupGloo::createDeviceForHostname(address);
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 

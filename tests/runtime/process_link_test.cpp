@@ -130,7 +130,9 @@ struct TwoHosts {
     links[1] = second.get();
   }
   std::unique_ptr<ProcessLink> make(int process, std::chrono::milliseconds patience) {
-    return std::make_unique<ProcessLink>(launch_of(process),
+    Launch launch = launch_of(process);
+    launch.address = Relay::kHosts.at(static_cast<std::size_t>(process));
+    return std::make_unique<ProcessLink>(launch,
                                          c10::make_intrusive<RelayedStore>(store, relay, process),
                                          patience, ProcessLink::Identity{});
   }
@@ -151,7 +153,9 @@ TEST(ProcessLink, ANetworkThatIsCutIsNoticedByBothSides) {
          .lost = [&, i](int, const ProcessLink::Loss& loss) { losses[i].set_value(loss); }});
   }
   hosts.links[0]->send_to_all({{"kind", "word"}});
-  EXPECT_EQ(came.get_future().get(), "word");
+  auto word = came.get_future();
+  ASSERT_EQ(word.wait_for(kPatience), std::future_status::ready);
+  EXPECT_EQ(word.get(), "word");
   std::this_thread::sleep_for(kPatience + 1s);  // silent, but not cut off
   hosts.relay.cut();
   const auto cut = std::chrono::steady_clock::now();

@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <cstring>
 
 namespace trellis::runtime::testing {
@@ -13,11 +13,11 @@ namespace {
 
 constexpr int kLookMs = 20;
 
-int new_listener() {
+int new_listener(const char* host) {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ::inet_pton(AF_INET, host, &address.sin_addr);
   ::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address);
   ::listen(socket, 16);
   return socket;
@@ -33,7 +33,7 @@ int port_of(int socket) {
 }  // namespace
 
 int free_port() {
-  const int probe = new_listener();
+  const int probe = new_listener("127.0.0.1");
   const int port = port_of(probe);
   ::close(probe);
   return port;
@@ -54,28 +54,23 @@ Relay::~Relay() {
   for (const int socket : sockets_) ::close(socket);
 }
 
-int Relay::port_for(int port) {
+int Relay::port_for(const sockaddr_in& place) {
   const std::lock_guard lock(mutex_);
-  for (const auto& [to, own] : ports_) {
-    if (to == port || own == port) return own;
-  }
-  const int listener = new_listener();
+  int& port = ports_[{place.sin_addr.s_addr, place.sin_port}];
+  if (port != 0) return port;
+  const int listener = new_listener(kOwn);
   sockets_.push_back(listener);
-  threads_.emplace_back([this, listener, port] { accept_from(listener, port); });
-  return ports_[port] = port_of(listener);
+  threads_.emplace_back([this, listener, place] { accept_from(listener, place); });
+  return port = port_of(listener);
 }
 
-void Relay::accept_from(int listener, int port) {
+void Relay::accept_from(int listener, sockaddr_in place) {
   pollfd ready{listener, POLLIN, 0};
   while (!ends_) {
     if (::poll(&ready, 1, kLookMs) <= 0) continue;
     const int near = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
     const int far = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(static_cast<std::uint16_t>(port));
-    ::connect(far, reinterpret_cast<sockaddr*>(&address), sizeof address);
+    ::connect(far, reinterpret_cast<sockaddr*>(&place), sizeof place);
     const std::lock_guard lock(mutex_);
     sockets_.insert(sockets_.end(), {near, far});
     threads_.emplace_back([this, near, far] { forward(near, far); });
@@ -114,19 +109,16 @@ void RelayedStore::set(const std::string& key, const Bytes& value) {
 
 /// Gloo's addresses are sockaddr_in among other bytes.
 RelayedStore::Bytes RelayedStore::relayed(Bytes value) {
-  const sockaddr_in pattern{
-      .sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
-  constexpr std::size_t kPort = offsetof(sockaddr_in, sin_port);
-  constexpr std::size_t kAddress = offsetof(sockaddr_in, sin_addr);
-  for (std::size_t at = 0; at + sizeof pattern <= value.size(); ++at) {
-    std::uint8_t* const place = value.data() + at;
-    if (std::memcmp(place, &pattern, kPort) != 0 ||
-        std::memcmp(place + kAddress, &pattern.sin_addr, sizeof pattern.sin_addr) != 0)
-      continue;
-    std::uint16_t port = 0;
-    std::memcpy(&port, place + kPort, sizeof port);
-    port = htons(static_cast<std::uint16_t>(relay_.port_for(ntohs(port))));
-    std::memcpy(place + kPort, &port, sizeof port);
+  for (std::size_t at = 0; at + sizeof(sockaddr_in) <= value.size(); ++at) {
+    sockaddr_in place{};
+    std::memcpy(&place, value.data() + at, sizeof place);
+    const auto is_at = [&place](const char* host) {
+      return place.sin_addr.s_addr == ::inet_addr(host);
+    };
+    if (place.sin_family != AF_INET || !std::ranges::any_of(Relay::kHosts, is_at)) continue;
+    place.sin_port = htons(static_cast<std::uint16_t>(relay_.port_for(place)));
+    place.sin_addr.s_addr = ::inet_addr(Relay::kOwn);
+    std::memcpy(value.data() + at, &place, sizeof place);
   }
   return value;
 }

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <netinet/in.h>
+
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <map>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -15,22 +19,28 @@ namespace trellis::runtime::testing {
 /// A port of 127.0.0.1 that was free just now.
 [[nodiscard]] int free_port();
 
-/// A network: connections to its ports go on to others, until it is cut. Then both ends stay open
-/// and nothing passes, as with a pulled cable.
+/// A network between two hosts: connections to its ports go on to others, until it is cut. Then
+/// both ends stay open and nothing passes, as with a pulled cable.
 class Relay {
  public:
+  /// Gloo compares its own address with the other's: the lower one listens, the higher one
+  /// connects. The relay lies between both, so that they take the same view although each sees the
+  /// relay.
+  static constexpr std::array<const char*, 2> kHosts{"127.0.0.1", "127.0.0.3"};
+  static constexpr const char* kOwn = "127.0.0.2";
+
   ~Relay();
-  /// Its port for connections to `port` of 127.0.0.1.
-  int port_for(int port);
+  /// Its port of `kOwn` for connections to `place`.
+  int port_for(const sockaddr_in& place);
   void cut() { cut_ = true; }
 
  private:
-  void accept_from(int listener, int port);
+  void accept_from(int listener, sockaddr_in place);
   void forward(int from, int to);
 
   std::atomic<bool> cut_ = false, ends_ = false;
   std::mutex mutex_;
-  std::map<int, int> ports_;
+  std::map<std::pair<std::uint32_t, std::uint16_t>, int> ports_;
   std::vector<int> sockets_;
   std::vector<std::thread> threads_;
 };
