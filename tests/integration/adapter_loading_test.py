@@ -202,6 +202,16 @@ class Case(unittest.TestCase):
 
 
 class FromPeft(Case):
+    def test_a_scale_that_the_folder_leaves_out_is_pefts(self):
+        folder, _ = self.adapter("unscaled", lora_alpha=16)
+        file = folder / "adapter_config.json"
+        content = json.loads(file.read_text())
+        del content["lora_alpha"]
+        file.write_text(json.dumps(content))
+        base = transformers.AutoModelForCausalLM.from_pretrained(self.hub)
+        expected = losses_of_peft(peft.PeftModel.from_pretrained(base, folder, is_trainable=True))
+        self.close(self.losses(ONE, LOADED + str(folder)), expected)
+
     def test_losses_of_pefts_continued_training(self):
         """The configuration names no rank, scale or targets: the folder says them."""
         folder, model = self.adapter("all", use_rslora=True)
