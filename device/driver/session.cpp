@@ -48,9 +48,10 @@ Session::Session(const SessionOptions& options, const Session* before)
   const sim::SystemConfig& system = this->system();
   if (options.world_size < 1 || options.world_size > system.logical_cores()) {
     throw ConfigError(
-        fmt::format("{} ranks do not fit {} × {} with {} logical NeuronCores: raise --nodes or "
-                    "choose a larger --instance",
-                    options.world_size, options.nodes, options.instance, system.logical_cores()));
+        fmt::format("{} ranks do not fit {} × {} with {} logical NeuronCores: {}choose a larger "
+                    "--instance",
+                    options.world_size, options.nodes, options.instance, system.logical_cores(),
+                    system.instance.has_efa ? "raise --nodes or " : ""));
   }
   if (!options.fold.empty() && options.fold.world_size() != options.world_size) {
     throw ConfigError(fmt::format("equal ranks: a mesh of {} ranks, but a world of {}",

@@ -70,8 +70,16 @@ std::vector<int> read_numa(ParameterReader& r, const YamlMap& map, int chips) {
   return result;
 }
 
+bool read_has_efa(ParameterReader& r, const YamlMap& map) {
+  const auto word = r.read_or<std::string>("network", "efa");
+  if (word != "efa" && word != "ethernet")
+    map.problem("network", "expected efa or ethernet, got \"" + word + "\"");
+  return word != "ethernet";
+}
+
 void read_host(ParameterReader& r, const YamlMap& map, const Interconnect& shared,
                InstanceConfig& c) {
+  c.has_efa = read_has_efa(r, map);
   c.efa_nics = r.read<int>("efa_nics");
   c.efa = {r.read<BytesPerSecond>("efa_nic_bandwidth"), shared.efa_latency};
   c.vcpus = r.read<int>("vcpus");
@@ -145,6 +153,12 @@ void check_nodes(const SystemConfig& system) {
         fmt::format("network.oversubscription: expected at least 1 (the instance's NICs over its "
                     "link into the network), got {}",
                     system.network.oversubscription));
+  }
+  if (system.nodes > 1 && !c.has_efa) {
+    throw ConfigError(
+        fmt::format("instance {}: it has no EFA, which collectives between instances need: "
+                    "expected 1 node, got {}; use 1 node, or instances with EFA",
+                    c.name, system.nodes));
   }
   const bool fits = system.nodes <= 2 || system.nodes % c.ultraserver_nodes == 0;
   if (fits || !has_direct_links(c)) return;

@@ -251,8 +251,9 @@ struct InstanceConfig {
   /// Chip → the same chip of another instance of the UltraServer: the two next to it (kTorus),
   /// those of other racks (kSwitch).
   LinkConfig ultraserver_link;
-  int efa_nics = 1;                     ///< per instance; each serves chips / efa_nics chips
-  LinkConfig efa;                       ///< one NIC
+  bool has_efa = true;  ///< no: collectives do not leave the instance, a run has one node
+  int efa_nics = 1;     ///< per instance; each serves chips / efa_nics chips
+  LinkConfig efa;       ///< one NIC
   BytesPerSecond neuron_link_per_chip;  ///< as printed on the data sheet, both directions of all
                                         ///< links; 0: none
   int vcpus = 0;

@@ -16,20 +16,20 @@ void check_fits_machine(const RunConfig& config, const sim::SystemConfig& system
     const std::string advice = sim::instance_advice(devices, config.trainer.lnc);
     throw ConfigError(fmt::format(
         "{}: asks for {} ranks per node, but a {} has {} logical cores: lower trainer.devices to "
-        "{} or "
-        "less (and raise trainer.num_nodes to keep the number of ranks){}",
+        "{} or less{}{}",
         config.places.of("trainer.devices"), devices, instance, logical_cores, logical_cores,
+        system.instance.has_efa ? " (and raise trainer.num_nodes to keep the number of ranks)" : "",
         advice.empty() ? "; no machine has more" : ", or choose a larger machine: " + advice));
   }
   if (num_nodes <= nodes) return;
   throw ConfigError(fmt::format(
       "{}: the run needs TP {} × PP {} × DP {} = {} ranks (trainer.devices {} × trainer.num_nodes "
       "{}), but {} × {} has "
-      "{} logical cores: use --nodes {}, a larger --instance, or lower tensor_model_parallel_size, "
+      "{} logical cores: use {}a larger --instance, or lower tensor_model_parallel_size, "
       "pipeline_model_parallel_size or trainer.devices × trainer.num_nodes",
       config.places.of("trainer.num_nodes"), config.tp(), config.pp(), config.dp(),
       config.world_size(), devices, num_nodes, nodes, instance, std::int64_t{nodes} * logical_cores,
-      num_nodes));
+      system.instance.has_efa ? fmt::format("--nodes {}, ", num_nodes) : ""));
 }
 
 }  // namespace trellis::trainer

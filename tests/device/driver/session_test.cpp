@@ -204,7 +204,7 @@ TEST(SessionOptionsTest, MoreRanksThanCoresIsRefusedWithNumbers) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kConfig);
     EXPECT_THAT(error.what(), AllOf(HasSubstr("8 ranks"), HasSubstr("trn1.2xlarge"),
-                                    HasSubstr("2 logical NeuronCores"), HasSubstr("--nodes")));
+                                    HasSubstr("2 logical NeuronCores"), HasSubstr("--instance")));
   }
 }
 

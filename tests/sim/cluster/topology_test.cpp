@@ -21,7 +21,7 @@ struct Cluster {
   double oversubscription;
 };
 constexpr std::array<Cluster, 12> kClusters = {{{"trn1.2xlarge", 1, 1},
-                                                {"trn1.2xlarge", 3, 1},
+                                                {"trn2.3xlarge", 3, 1},
                                                 {"trn1.32xlarge", 2, 1},
                                                 {"trn1n.32xlarge", 3, 2},
                                                 {"trn2.3xlarge", 2, 1},

@@ -22,8 +22,9 @@ using ::testing::HasSubstr;
 
 TEST(SystemConfig, EveryShippedInstanceLoads) {
   for (const auto& instance : instance_names()) {
-    const SystemConfig s = load_system(instance, 2);
-    EXPECT_EQ(s.nodes, 2);
+    const int nodes = load_system(instance).instance.has_efa ? 2 : 1;
+    const SystemConfig s = load_system(instance, nodes);
+    EXPECT_EQ(s.nodes, nodes);
     EXPECT_GT(s.logical_cores(), 0) << instance;
     EXPECT_GT(s.chip.core.tensor.clock.value, 0) << instance;
     EXPECT_GT(s.instance.neuron_link.bandwidth.value, 0) << instance;
@@ -97,6 +98,18 @@ TEST(SystemConfig, WhatTrn3TakesFromTrn2IsTrn2sNumber) {
     ++copied;
   }
   EXPECT_GT(copied, 15);
+}
+
+TEST(SystemConfig, SeveralInstancesNeedEfa) {
+  EXPECT_FALSE(load_system("trn1.2xlarge").instance.has_efa);
+  EXPECT_TRUE(load_system("trn1.32xlarge", 4).instance.has_efa);
+  try {
+    (void)load_system("trn1.2xlarge", 2);
+    FAIL() << "expected a ConfigError";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("instance trn1.2xlarge: it has no EFA"),
+                                    HasSubstr("expected 1 node, got 2; use 1 node")));
+  }
 }
 
 TEST(SystemConfig, UnknownInstanceNamesTheNearest) {
