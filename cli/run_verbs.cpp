@@ -27,11 +27,13 @@
 #include "sim/config/storage_config.h"
 #include "trainer/app/answer_request.h"
 #include "trainer/app/run_request.h"
+#include "trainer/config/machine.h"
 #include "trainer/config/routing_trace.h"
 #include "trainer/config/run_config.h"
 #include "analysis/report/report_file.h"
 #include "analysis/report/run_report.h"
 #include "analysis/sweep/bound_report.h"
+#include "analysis/sweep/measured_rate.h"
 #include "trainer/utils/exp_manager.h"
 
 namespace trellis::cli {
@@ -158,6 +160,34 @@ void print_bounds(const CLI::App& verb, const RunRequest& request) {
   std::cout << (request.json ? analysis::bound_json(bounds).dump(1) + "\n"
                              : analysis::bound_text(bounds))
             << std::flush;
+}
+
+/// MFU of a throughput that was measured.
+void print_measured_rate(const CLI::App& verb, const RunRequest& request, double sequences_per_s) {
+  refuse_other_options(verb, "--throughput", "simulates nothing");
+  const trainer::RunConfig config =
+      trainer::load_run_config(request.config_file, request.overrides, request.instance);
+  sim::LoadOptions load;
+  load.nodes = request.nodes;
+  load.overrides = request.hardware;
+  load.calibrated = request.calibrated;
+  const sim::SystemConfig system = trainer::load_machine(config, request.instance, load);
+  trainer::check_fits_machine(config, system);
+  const analysis::MeasuredRate rate = analysis::measured_rate(config, system, sequences_per_s);
+  std::cout << (request.json ? analysis::measured_rate_json(rate).dump(1) + "\n"
+                             : analysis::measured_rate_text(rate))
+            << std::flush;
+}
+
+/// The option of `simulate --throughput`; 0: it is not given.
+std::shared_ptr<double> rate_option(CLI::App& verb) {
+  const auto rate = std::make_shared<double>(0);
+  verb.add_option("--throughput", *rate,
+                  "sequences per second of the whole run that you measured: their MFU, and what "
+                  "NxDT's llama_perf_estimate.py says of them, by arithmetic alone. With --json "
+                  "schema trellis.measured_rate/1")
+      ->check(above_zero());
+  return rate;
 }
 
 /// The options of `simulate --generate`.
@@ -447,10 +477,11 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
   verb->add_flag("--fast", *fast,
                  "in milliseconds: what no simulation of the step falls below, time and memory, by "
                  "arithmetic alone (analysis/sweep/bounds.h). With --json schema trellis.bounds/1");
+  const auto rate = rate_option(*verb);
   const auto answers = std::make_shared<AnswerRequest>();
   const auto generates = std::make_shared<bool>(false);
   answer_options(*verb, *answers, *generates);
-  verb->callback([verb, request, html, cached, fast, answers, generates, &exit_code] {
+  verb->callback([verb, request, html, cached, fast, rate, answers, generates, &exit_code] {
     refuse_several_processes("simulate");
     split_faults(request->faults, request->slow);
     if (!request->faults.empty())
@@ -459,6 +490,7 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
                         "has the others");
     choose_machine(request->config_file, request->overrides, request->instance, request->nodes);
     if (*fast) return print_bounds(*verb, *request);
+    if (*rate > 0) return print_measured_rate(*verb, *request, *rate);
     if (*generates) {
       exit_code = simulate_answers(*verb, *request, *answers);
       return;

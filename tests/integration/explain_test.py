@@ -109,6 +109,25 @@ class Fast(CheckedCase):
         self.assertEqual(bounds["step_time_least_ps"], row["bound_ps"])
         self.assertEqual(bounds["memory_least_bytes"], row["bound_bytes"])
 
+    def test_mfu_of_a_throughput_that_was_measured(self):
+        """The published row of Llama 3.1 8B on 32 nodes: 47.95 sequences of 8192 tokens, 20.8 %."""
+        run = ("simulate", SOURCE / "examples/llama3_8b_trn1.yaml", "model.encoder_seq_length=8192")
+        run += ("data.global_batch_size=1024", "trainer.num_nodes=32", "--throughput")
+        rate = json.loads(self.trellis(*run, 47.95, "--json").stdout)
+        self.assertAlmostEqual(rate["step_time_s"], 21.36, delta=0.01)
+        self.assertAlmostEqual(rate["tokens_per_s"], 392806, delta=10)
+        published = rate["mfu"] * rate["mfu_denominator_flops_per_s"] / (32 * 3040e12)
+        self.assertAlmostEqual(published, 0.208, delta=0.0005)
+        # NxDT's formula, with its numbers of layers, widths and heads.
+        s, h, ffn, v = 8192, 4096, 14336, 128256
+        layer = 2 * s * (h * h + 2 * 8 * 128 * h) + 2 * s * s * h + 6 * 32 * s * s
+        layer += 2 * s * s * h + 2 * s * h * h + 3 * 2 * s * h * ffn
+        flops = 3 * (32 * layer + 2 * s * v * h + 2 * s * v * h)
+        self.assertAlmostEqual(rate["nxdt_mfu"], flops * 47.95 / 32 / 3040e12, delta=2e-3)
+        text = self.trellis(*run, 47.95).stdout
+        self.assertIn(f"MFU {100 * rate['mfu']:.1f} % = ", text)
+        self.assertIn("no run does more than", self.trellis(*run, 1000, returncode=2).stderr)
+
     def test_options_of_simulations_are_refused(self):
         result = self.trellis("simulate", QUICKSTART, "--fast", "--slow", "core:0=2", returncode=2)
         self.assertIn("--slow", result.stderr)
