@@ -127,7 +127,8 @@ void add_import(CLI::App& app, int& exit_code) {
   verb->add_option(
           "file", options->file,
           "a YAML file; a shell script or text with Megatron-LM's arguments, which is "
-          "never executed; a TOML file of torchtitan; a Hugging Face folder or config.json")
+          "never executed; a TOML file of torchtitan, or the JSON that its 0.3 writes; a Hugging "
+          "Face folder or config.json")
       ->check(not_empty("a file"))
       ->required();
   verb->add_option("overrides", options->overrides, "key.path=value, of a YAML file");

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/import/sources.h"
+#include "analysis/import/torchtitan_json.h"
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/json_text.h"
@@ -27,7 +28,7 @@ constexpr const char* kExpected =
     "  nemo: a YAML file with trainer and model, and tensor_model_parallel_size or "
     "pipeline_model_parallel_size in model\n"
     "  torchtitan: a TOML file with a section of torchtitan, such as [training] and "
-    "[parallelism]\n"
+    "[parallelism], or the JSON that it writes with --debug.save_config_file\n"
     "  megatron: a shell script or a text with --num-layers or pretrain_<name>.py\n"
     "  hf: a folder with config.json, or a JSON file with model_type or architectures";
 
@@ -132,6 +133,7 @@ std::string detect_source(const std::string& file) {
   const std::string text = read_input_file(file, kMostBytes);
   const auto object = json_object(text, file);
   if (object && (object->contains("model_type") || object->contains("architectures"))) return "hf";
+  if (object && is_torchtitan_json(*object)) return "torchtitan";
   if (object && (object->contains("per_device_train_batch_size") || object->contains("output_dir")))
     refuse(file,
            "these are TrainingArguments without a model; name the model's folder, and put this "
@@ -139,6 +141,7 @@ std::string detect_source(const std::string& file) {
   if (std::string source = detect_yaml(text, file); !source.empty()) return source;
   if (is_torchtitan(text)) return "torchtitan";
   if (is_megatron(text)) return "megatron";
+  if (starts_torchtitan(text)) throw ConfigError(file + ": " + torchtitan_advice());
   refuse(file, "this is no configuration that can be imported");
 }
 

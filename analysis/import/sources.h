@@ -23,7 +23,8 @@ class ShellReader;
 /// The same of a text that is in no file. `name`: in place of a file's.
 [[nodiscard]] ImportedConfig import_megatron_text(const std::string& text, const std::string& name,
                                                   ShellReader& reader);
-/// A TOML file of torchtitan up to 0.2.2, whose later versions are configured in Python.
+/// A TOML file of torchtitan up to 0.2.2, or the JSON that 0.3, which is configured in Python,
+/// writes of its configuration.
 [[nodiscard]] ImportedConfig import_torchtitan(const std::string& file);
 [[nodiscard]] ImportedConfig import_torchtitan_text(const std::string& text,
                                                     const std::string& name);

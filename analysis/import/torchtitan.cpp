@@ -1,10 +1,16 @@
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "analysis/import/key_words.h"
 #include "analysis/import/source_text.h"
 #include "analysis/import/sources.h"
 #include "analysis/import/toml_keys.h"
+#include "analysis/import/torchtitan_json.h"
 #include "analysis/import/torchtitan_rules.h"
+#include "base/error.h"
 #include "base/nearest.h"
 #include "trainer/config/known_keys.h"
 
@@ -26,11 +32,13 @@ ImportedKey unknown(const SourceKey& source) {
   return {source,
           ImportStatus::kUnclassified,
           {},
-          "torchtitan 0.2.2 has no key of this name" +
+          "torchtitan, up to 0.3.0, has no key of this name" +
               (nearest.empty() ? "" : "; did you mean " + nearest + "?")};
 }
 
-bool is_nothing(const std::string& value) { return value == "[]" || value == "\"\""; }
+bool is_nothing(const std::string& value) {
+  return value == "[]" || value == "{}" || value == "\"\"";
+}
 
 ImportedKey import_key(const SourceKey& source, const TorchtitanValues& values) {
   using enum TorchtitanRow::Does;
@@ -108,6 +116,45 @@ std::vector<Setting> defaults(const TorchtitanValues& v) {
   return settings;
 }
 
+/// `values`: what rules read in addition. `renamed`: before a key's other name.
+ImportedConfig import_keys(const std::vector<TorchtitanKey>& all, std::vector<SourceKey> values,
+                           const std::string& renamed) {
+  for (const TorchtitanKey& each : all) {
+    if (each.key.value != "null") values.push_back(each.key);
+  }
+  const TorchtitanValues known(values);
+  ImportedConfig imported{.from = "torchtitan", .keys = {}, .implied = defaults(known)};
+  for (const TorchtitanKey& each : all) {
+    ImportedKey key = import_key(each.key, known);
+    if (each.given.key != each.key.key)
+      key.note += (key.note.empty() ? "" : "; ") + (renamed + each.key.key);
+    key.source = each.given;
+    imported.keys.push_back(std::move(key));
+  }
+  return imported;
+}
+
+/// JSON has every key, and null for what is not set.
+ImportedConfig import_json_keys(TorchtitanJson read) {
+  std::vector<TorchtitanKey> set, unset;
+  for (TorchtitanKey& each : read.keys) {
+    each.key.key = torchtitan_name(each.key.key);
+    const bool decides = each.key.key == "parallelism.context_parallel_load_balancer" ||
+                         torchtitan_row(each.key.key) == nullptr;
+    (each.key.value == "null" && !decides ? unset : set).push_back(std::move(each));
+  }
+  if (std::ranges::none_of(set, [](const TorchtitanKey& each) {
+        return each.key.key == "parallelism.context_parallel_load_balancer" &&
+               each.key.value != "null";
+      }))
+    read.values.push_back({"parallelism.context_parallel_load_balancer", "null", ""});
+  ImportedConfig imported = import_keys(set, std::move(read.values), "up to 0.2.2 called ");
+  for (const TorchtitanKey& each : unset)
+    imported.keys.push_back(at_default(each.given, "nothing is set"));
+  std::ranges::move(read.model, std::back_inserter(imported.keys));
+  return imported;
+}
+
 }  // namespace
 
 ImportedConfig import_torchtitan(const std::string& file) {
@@ -115,22 +162,15 @@ ImportedConfig import_torchtitan(const std::string& file) {
 }
 
 ImportedConfig import_torchtitan_text(const std::string& text, const std::string& name) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n\xef\xbb\xbf");
+  if (first != std::string::npos && text[first] == '{')
+    return import_json_keys(read_torchtitan_json(text, name));
+  if (starts_torchtitan(text)) throw ConfigError(name + ": " + torchtitan_advice());
   const std::vector<SourceKey> given = toml_keys(text, name);
-  std::vector<SourceKey> keys = given;  // by the names of 0.2.2
-  for (SourceKey& key : keys) {
-    if (const std::string_view since = torchtitan_new_name(key.key); !since.empty())
-      key.key = since;
-  }
-  const TorchtitanValues values(keys);
-  ImportedConfig imported{.from = "torchtitan", .keys = {}, .implied = defaults(values)};
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    ImportedKey key = import_key(keys[i], values);
-    if (given[i].key != keys[i].key)
-      key.note += (key.note.empty() ? "" : "; ") + ("since called " + keys[i].key);
-    key.source = given[i];
-    imported.keys.push_back(std::move(key));
-  }
-  return imported;
+  std::vector<TorchtitanKey> keys;
+  for (const SourceKey& key : given)
+    keys.push_back({key, {torchtitan_name(key.key), key.value, key.where}});
+  return import_keys(keys, {}, "since called ");
 }
 
 }  // namespace trellis::analysis

@@ -25,11 +25,17 @@ bool balanced(const Values& v) {
 }
 
 ImportedKey tensor_parallel(const SourceKey& source, const Values& v) {
-  const bool several = torchtitan_layout(v).tp > 1;
+  const bool several =
+      torchtitan_layout(v).tp > 1 && v.flag("parallelism.enable_sequence_parallel", true);
   return mapped(source,
                 {{"distributed_strategy.tensor_model_parallel_size", source.value},
                  {"distributed_strategy.sequence_parallel", several ? "true" : "false"}},
                 several ? "norms are sequence-parallel, as torchtitan's are" : "");
+}
+
+ImportedKey sequence_parallel(const SourceKey& source, const Values& v) {
+  if (torchtitan_layout(v).tp == 1) return at_default(source, "there is one tensor-parallel rank");
+  return mapped(source, {{"distributed_strategy.sequence_parallel", source.value}});
 }
 
 ImportedKey replicas(const SourceKey& source, const Values& v) {
@@ -73,6 +79,8 @@ ImportedKey context_parallel(const SourceKey& source, const Values& v) {
 
 ImportedKey load_balancer(const SourceKey& source, const Values& v) {
   if (torchtitan_layout(v).cp == 1) return at_default(source, "there is one context-parallel rank");
+  if (source.value == "null")
+    return mapped(source, {{"distributed_strategy.context_parallel_order", "contiguous"}});
   if (!balanced(v)) return unsupported(source, "expected headtail: blocks of a rank are balanced");
   return mapped(source, {{"distributed_strategy.context_parallel_order", "balanced"}});
 }
@@ -108,10 +116,12 @@ std::optional<std::int64_t> chunks(const Values& v) {
   const std::int64_t pp = torchtitan_layout(v).pp;
   const std::int64_t each = v.integer("parallelism.pipeline_parallel_layers_per_stage", 0);
   const TorchtitanFlavor* flavor = torchtitan_flavor(v);
+  const std::int64_t of_model = v.integer(
+      "model.layers", flavor == nullptr ? 0 : flavor->layers);  // 0.3 has them in the file
   if (each == 0) return 2;
-  if (each < 1 || each > kMost || flavor == nullptr) return std::nullopt;
+  if (each < 1 || each > kMost || of_model < 1 || of_model > kMost) return std::nullopt;
   const std::int64_t layers =
-      flavor->layers +
+      of_model +
       std::clamp<std::int64_t>(
           v.integer("parallelism.pipeline_parallel_first_stage_less_layers", 1), 0, kMost) +
       std::clamp<std::int64_t>(v.integer("parallelism.pipeline_parallel_last_stage_less_layers", 1),
@@ -198,8 +208,9 @@ TorchtitanLayout torchtitan_layout(const Values& v) {
 }
 
 TorchtitanRule torchtitan_layout_rule(std::string_view key) {
-  static constexpr std::array<std::pair<std::string_view, TorchtitanRule>, 13> kRules = {{
+  static constexpr std::array<std::pair<std::string_view, TorchtitanRule>, 14> kRules = {{
       {"parallelism.tensor_parallel_degree", tensor_parallel},
+      {"parallelism.enable_sequence_parallel", sequence_parallel},
       {"parallelism.data_parallel_replicate_degree", replicas},
       {"parallelism.data_parallel_shard_degree", shards},
       {"parallelism.context_parallel_degree", context_parallel},

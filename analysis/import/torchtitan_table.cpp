@@ -50,7 +50,8 @@ constexpr TorchtitanRow kRows[] = {
     {"optimizer.lr", kMoves, "model.optim.lr", "", kFloat},
     {"optimizer.eps", kMoves, "model.optim.eps", "", kFloat},
     {"optimizer.weight_decay", kMoves, "model.optim.weight_decay", "", kFloat},
-    {"optimizer.implementation", kIgnored, "", kGpuKernels},
+    {"optimizer.implementation", kNeutral, "fused|foreach|for-loop",
+     "optimizer states are fp32: fused_opt_states_bf16 keeps them in bf16"},
     {"optimizer.early_step_in_backward", kNeutral, "false",
      "the optimizer steps once all gradients are there"},
 
@@ -189,7 +190,25 @@ constexpr Renamed kRenamed[] = {
     {"float8.recipe_name", "quantize.linear.float8.recipe_name"},
     {"float8.filter_fqns", "quantize.linear.float8.filter_fqns"},
     {"float8.emulate", "quantize.linear.float8.emulate"},
+    // 0.3, whose names are those of its classes' fields
+    {"dump_folder", "job.dump_folder"},
+    {"hf_assets_path", "model.hf_assets_path"},
+    {"dataloader.dataset", "training.dataset"},
+    {"dataloader.dataset_path", "training.dataset_path"},
+    {"validator.dataloader.dataset", "validation.dataset"},
+    {"validator.dataloader.dataset_path", "validation.dataset_path"},
+    {"compile.enable_async_tensor_parallel", "parallelism.enable_async_tensor_parallel"},
 };
+
+/// 0.3's sections.
+constexpr Renamed kSections[] = {
+    {"profiler.", "profiling."},
+    {"validator.", "validation."},
+};
+/// Of a section with other keys too.
+constexpr std::string_view kLoader =
+    "num_workers persistent_workers pin_memory prefetch_factor "
+    "infinite";
 
 constexpr TorchtitanRow kOldRows[] = {
     {"job.use_for_integration_test", kIgnored, "", "it is about torchtitan's own tests"},
@@ -216,6 +235,43 @@ constexpr TorchtitanRow kOldRows[] = {
      "checkpoints are saved after steps: write checkpoint.interval in steps"},
 };
 
+/// By the names of 0.2.2, where it has one. Source: torchtitan/config/configs.py, trainer.py and
+/// components/ of 0.3.0.
+constexpr TorchtitanRow kNewRows[] = {
+    {"debug.print_config debug.save_config_file debug.enable_structured_logging", kIgnored, "",
+     "the resolved configuration is always written to the run's folder"},
+    {"debug.spmd_typechecking parallelism.spmd_backend parallelism.enable_fsdp_symm_mem "
+     "training.disable_cuda_graphs",
+     kIgnored, "", kGpuKernels},
+    {"debug.detect_anomaly", kIgnored, "", "a loss that is not finite is named with its layer"},
+    {"debug.batch_invariant", kNeutral, "false", "pre-training has no batch-invariant mode"},
+    {"override.imports", kNeutral, "null", kPython},
+    {"loss.num_chunks", kIgnored, "", "it saves memory of GPUs, and the loss is the same"},
+    {"loss.global_vocab_size loss.loss_fn.global_vocab_size", kIgnored, "",
+     "it follows from the model's sizes"},
+    {"parallelism.enable_sequence_parallel"},
+    {"parallelism.context_parallel_ptrr_mask_key", kIgnored, "",
+     "only the load balancer ptrr reads it"},
+    {"profiling.profiler_repeat profiling.profiler_skip_first profiling.profiler_skip_first_wait "
+     "profiling.memory_snapshot_freq profiling.memory_snapshot_max_entries "
+     "profiling.trace_post_processor",
+     kIgnored, "", kTraces},
+    {"optimizer.param_groups", kNeutral, "null",
+     "expected one group with the pattern .*: all parameters have one optimizer"},
+    {"optimizer.optimizer_factory_kwargs_by_name", kNeutral, "null|{}",
+     "expected none: optimizers have no such arguments here"},
+    {"optimizer.amsgrad optimizer.maximize", kNeutral, "false", "optimizers have no such variant"},
+    {"optimizer.capturable optimizer.differentiable", kIgnored, "", kGpuKernels},
+    {"activation_checkpoint.force_recompute_mm_shapes_by_fqns", kIgnored, "", kOtherRecompute},
+    {"training.dataloader.infinite", kNeutral, "true",
+     "epochs follow one another until trainer.max_steps"},
+    {"validation.dataloader.infinite", kNeutral, "false",
+     "trainer.limit_val_batches says how many are read"},
+    {"dataloader.load_dataset_kwargs dataloader.sample_processor", kNeutral, "null|{}",
+     "chats are data of model_alignment_strategy.sft: see the guide of fine-tuning"},
+    {"tokenizer", kNeutral, "null|{}", "data.tokenizer names the folder alone"},
+};
+
 constexpr TorchtitanFlavor kFlavors[] = {
     {"debugmodel", 6, 256, 16, 16, 768, 2048},
     {"8B", 32, 4096, 32, 8, 14336, 128256},
@@ -229,14 +285,25 @@ std::span<const TorchtitanRow> torchtitan_rows() { return kRows; }
 std::span<const TorchtitanFlavor> torchtitan_flavors() { return kFlavors; }
 
 std::span<const TorchtitanRow> torchtitan_old_rows() { return kOldRows; }
+std::span<const TorchtitanRow> torchtitan_new_rows() { return kNewRows; }
 
-std::string_view torchtitan_new_name(std::string_view key) {
+std::string torchtitan_name(std::string_view key) {
   const auto found = std::ranges::find(kRenamed, key, &Renamed::before);
-  return found == std::end(kRenamed) ? std::string_view() : found->since;
+  if (found != std::end(kRenamed)) return std::string(found->since);
+  std::string loader;
+  for_each_word(kLoader, [&](std::string_view word) {
+    if (key == "dataloader." + std::string(word)) loader = "training." + std::string(key);
+  });
+  if (!loader.empty()) return loader;
+  for (const Renamed& section : kSections) {
+    if (key.starts_with(section.before))
+      return std::string(section.since) + std::string(key.substr(section.before.size()));
+  }
+  return std::string(key);
 }
 
 const TorchtitanRow* torchtitan_row(std::string_view key) {
-  for (const auto& rows : {torchtitan_rows(), torchtitan_old_rows()}) {
+  for (const auto& rows : {torchtitan_rows(), torchtitan_old_rows(), torchtitan_new_rows()}) {
     for (const TorchtitanRow& row : rows) {
       bool found = false;
       for_each_word(row.keys, [&](std::string_view word) { found |= key == word; });

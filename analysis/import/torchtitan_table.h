@@ -27,11 +27,12 @@ struct TorchtitanRow {
 /// null: torchtitan has no such key.
 [[nodiscard]] const TorchtitanRow* torchtitan_row(std::string_view key);
 
-/// The name that 0.2.2 has for a key of a version from 2024 on; none: the same, or no other.
-/// Source: torchtitan/config_manager.py of those versions.
-[[nodiscard]] std::string_view torchtitan_new_name(std::string_view key);
-/// Keys that 0.2.2 no longer has.
+/// The name that 0.2.2 has for a key of a version from 2024 to 0.3; the key itself when it has no
+/// other. Source: torchtitan/config_manager.py of those versions, torchtitan/trainer.py of 0.3.0.
+[[nodiscard]] std::string torchtitan_name(std::string_view key);
+/// Keys that 0.2.2 no longer has, and those that it does not have yet.
 [[nodiscard]] std::span<const TorchtitanRow> torchtitan_old_rows();
+[[nodiscard]] std::span<const TorchtitanRow> torchtitan_new_rows();
 
 /// Sizes of a flavor of torchtitan's llama3. Source: torchtitan/models/llama3/__init__.py.
 struct TorchtitanFlavor {

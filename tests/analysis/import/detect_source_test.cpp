@@ -42,6 +42,7 @@ TEST_F(DetectSource, ContentDecidesNotTheName) {
   EXPECT_EQ(detect("k.txt", "# pretrain_gpt.py\n[job]\n[training]  \nsteps = 1\n"), "torchtitan");
   EXPECT_EQ(detect("l.toml", "  [model]  # of Meta\n  flavor = \"8B\"\n\t[training]\n"),
             "torchtitan");
+  EXPECT_EQ(detect("m.json", R"({"model_spec": {}, "parallelism": {}})"), "torchtitan");
   EXPECT_EQ(detect("h.json", R"({"model_type": "llama"})"), "hf");
   EXPECT_EQ(detect("i", R"({"architectures": null})"), "hf");
   EXPECT_EQ(detect("j.json", R"({"model_source": "hf", "trainer": {}})"), "nxdt");

@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <map>
 #include <random>
 #include <set>
@@ -7,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "analysis/import/source_text.h"
 #include "analysis/import/sources.h"
 #include "analysis/import/toml_keys.h"
 #include "analysis/import/torchtitan_rules.h"
@@ -315,6 +317,103 @@ TEST(TomlKeys, ValuesAreYamlInTheOrderOfTheLines) {
   EXPECT_EQ(text,
             "z: 1 f:1\nb.x: [1, \"two words\", {c: true}] f:3\na.y: \"1979-05-27\" f:5\n"
             "a.t: 1000 f:6\nempty: {} f:7\n");
+}
+
+/// What torchtitan 0.3.0 wrote of its function llama3_debugmodel, without how weights begin.
+std::string written_by_0_3() {
+  return read_source_text(std::string(TRELLIS_SOURCE_DIR) +
+                          "/tests/analysis/import/torchtitan_0_3.json");
+}
+
+std::string with(std::string text, const std::string& before, const std::string& after) {
+  const std::size_t at = text.find(before);
+  EXPECT_NE(at, std::string::npos) << before;
+  return at == std::string::npos ? text : text.replace(at, before.size(), after);
+}
+
+/// The same run, as 0.2.2's TOML has it.
+TEST(TorchtitanImport, JsonOf0_3TrainsTheRunOfTheToml) {
+  const KeyValues expected = settings(R"([model]
+name = "llama3"
+flavor = "debugmodel"
+hf_assets_path = "./tests/assets/tokenizer"
+[metrics]
+log_freq = 1
+[optimizer]
+name = "AdamW"
+lr = 8e-4
+[lr_scheduler]
+warmup_steps = 2
+decay_ratio = 0.8
+decay_type = "linear"
+min_lr_factor = 0.0
+[training]
+local_batch_size = 8
+seq_len = 2048
+steps = 10
+)");
+  KeyValues got = settings(written_by_0_3());
+  const auto same = [](const std::string& one, const std::string& other) {
+    const double number = std::strtod(one.c_str(), nullptr);
+    return one == other || one == "\"" + other + "\"" ||
+           (number != 0 && number == std::strtod(other.c_str(), nullptr));
+  };
+  for (const auto& [key, value] : expected) {
+    ASSERT_TRUE(got.contains(key)) << key;
+    EXPECT_TRUE(same(got[key], value)) << key << ": " << got[key] << ", expected " << value;
+  }
+}
+
+TEST(TorchtitanImport, JsonOf0_3IsClassifiedWithItsLines) {
+  const std::string text = written_by_0_3();
+  for (const ImportedKey& each : import_torchtitan_text(text, "t.json").keys) {
+    EXPECT_NE(each.status, ImportStatus::kUnclassified) << each.source.key << each.note;
+    EXPECT_EQ(each.note.find("no rule"), std::string::npos) << each.source.key;
+    const std::size_t colon = each.source.where.find(':');
+    ASSERT_NE(colon, std::string::npos) << each.source.key;
+  }
+  const ImportedKey steps = key(text, "training.steps");
+  const auto before = static_cast<std::size_t>(std::stoi(steps.source.where.substr(7)) - 1);
+  std::istringstream lines(text);
+  std::string line;
+  for (std::size_t i = 0; i <= before; ++i) std::getline(lines, line);
+  EXPECT_THAT(line, HasSubstr("\"steps\": 10"));
+  EXPECT_EQ(key(text, "activation_checkpoint").status, ImportStatus::kUnsupported);  // selective
+  EXPECT_EQ(key(text, "model_spec.model.layers.0.attention.inner_attention").status,
+            ImportStatus::kUnsupported);
+}
+
+TEST(TorchtitanImport, JsonOf0_3NamesWhatIsNotBuiltHere) {
+  const std::string text = written_by_0_3();
+  const std::string recompute = "\"force_recompute_mm_shapes_by_fqns\"";
+  EXPECT_EQ(key(with(text, recompute, "\"memory_budget\""), "activation_checkpoint").source.value,
+            "memory_budget");
+  EXPECT_EQ(key(with(text, "\"moe\": null", "\"moe\": {\"k\": 1}"), "model_spec.model.layers.0.moe")
+                .status,
+            ImportStatus::kUnsupported);
+  EXPECT_EQ(
+      key(with(text, "\"qk_norm\": null", "\"qk_norm\": {}"), "model_spec.model.layers.1").status,
+      ImportStatus::kUnsupported);
+  EXPECT_EQ(key(with(text, "\".*\"", "\".*bias$\""), "optimizer.param_groups").status,
+            ImportStatus::kUnsupported);
+  EXPECT_EQ(
+      key(with(text, "\"fused\"", "\"fused_opt_states_bf16\""), "optimizer.implementation").status,
+      ImportStatus::kUnsupported);
+  EXPECT_EQ(key(with(text, "\"gc_debug\"", "\"gc_debig\""), "training.gc_debig").status,
+            ImportStatus::kUnclassified);
+  const std::string tp =
+      with(text, "\"tensor_parallel_degree\": 1", "\"tensor_parallel_degree\": 4");
+  EXPECT_EQ(settings(tp)["distributed_strategy.sequence_parallel"], "true");
+  EXPECT_EQ(settings(with(
+                tp, "\"enable_sequence_parallel\": true",
+                "\"enable_sequence_parallel\": false"))["distributed_strategy.sequence_parallel"],
+            "false");
+}
+
+TEST(TorchtitanImport, ProgramsAreNamedWithWhatToDo) {
+  for (const char* text : {"torchrun -m torchtitan.train --module llama3 --config llama3_8b\n",
+                           "from torchtitan.trainer import Trainer\nc = Trainer.Config(\n"})
+    EXPECT_THAT(problem(text), HasSubstr("ConfigManager().parse_args().to_dict()")) << text;
 }
 
 }  // namespace
