@@ -273,6 +273,31 @@ std::optional<std::string> ProcessLink::take_text(const std::string& name, milli
   return ask("take", "text/" + name, "", patience);
 }
 
+void ProcessLink::send_bytes(int process, const std::string& name,
+                             std::vector<Outgoing::Bytes> data) {
+  send({process}, {{"kind", "bytes"}, {"name", name}}, std::move(data));
+}
+
+std::optional<at::Tensor> ProcessLink::take_bytes(int process, const std::string& name,
+                                                  std::uint64_t interrupts) {
+  std::unique_lock lock(mutex_);
+  const auto parcel = [&] { return parcels_.find({process, name}); };
+  changed_.wait(lock, [&] {
+    return parcel() != parcels_.end() || is_over_ || interrupts_ != interrupts ||
+           peer(process).has_left;
+  });
+  const auto found = parcel();
+  if (found == parcels_.end()) return std::nullopt;
+  at::Tensor bytes = std::move(found->second);
+  parcels_.erase(found);
+  return bytes;
+}
+
+std::uint64_t ProcessLink::interrupts() {
+  const std::lock_guard lock(mutex_);
+  return interrupts_;
+}
+
 void ProcessLink::stop_waiting() {
   const std::lock_guard lock(mutex_);
   is_over_ = true;
@@ -371,6 +396,11 @@ void ProcessLink::handle(int process, Incoming message) {
   if (message.what == kGoodbye) return note_lost(process, {"it has left the job", false, true});
   const auto kind = message.what.at("kind").get<std::string>();
   if (kind == "board") return handle_board(process, message);
+  if (kind == "bytes") {
+    const std::lock_guard lock(mutex_);
+    parcels_[{process, message.what.at("name").get<std::string>()}] = std::move(message.data);
+    return changed_.notify_all();
+  }
   if (kind != "reply") return give(process, std::move(message));
   Board::Reply reply;
   {

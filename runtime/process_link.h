@@ -73,6 +73,13 @@ class ProcessLink {
   /// process 0 is lost, or none came within `patience`.
   [[nodiscard]] std::optional<std::string> take_text(
       const std::string& name, std::chrono::milliseconds patience = std::chrono::hours(24 * 365));
+  /// Bytes for another process, sent straight to it, which takes them once; each name is used once.
+  void send_bytes(int process, const std::string& name, std::vector<Outgoing::Bytes> data);
+  /// Waits until `process` sends bytes under this name: uint8 [bytes]. Nullopt: stop_waiting() or,
+  /// since interrupts() gave `interrupts`, interrupt_takes() was called, or the process is lost.
+  [[nodiscard]] std::optional<at::Tensor> take_bytes(int process, const std::string& name,
+                                                     std::uint64_t interrupts);
+  [[nodiscard]] std::uint64_t interrupts();
   /// The job is over: no one waits for a text any more.
   void stop_waiting();
   /// Those that wait for a text now get nullopt.
@@ -144,6 +151,7 @@ class ProcessLink {
   std::map<std::uint64_t, Board::Reply> asked_;  ///< of process 0, by ticket
   std::uint64_t tickets_ = 0;
   std::deque<Letter> letters_;
+  std::map<std::pair<int, std::string>, at::Tensor> parcels_;  ///< of send_bytes, by process, name
   std::optional<Loss> first_loss_;  ///< of process 0; it may still answer after its goodbye
   bool first_is_gone_ = false;      ///< process 0's connection has ended
   bool is_over_ = false;

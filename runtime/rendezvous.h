@@ -150,6 +150,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   void host_barrier(int rank, std::chrono::milliseconds timeout = {});
   /// Of this process's ranks.
   void process_barrier(int rank, std::chrono::milliseconds timeout = {});
+  /// The number of a call that all ranks of the world make: of the next host_barrier, which it
+  /// replaces.
+  [[nodiscard]] std::uint64_t next_call(int rank) { return next_barrier(rank, false); }
   [[nodiscard]] const std::vector<int>& running() const { return running_; }
   /// See RankContext::together.
   void together(int rank, const std::function<void()>& body);

@@ -262,6 +262,29 @@ std::string RankContext::take_text(const std::string& name) {
   return std::move(*text);
 }
 
+std::map<int, at::Tensor> RankContext::exchange_bytes(
+    const std::map<int, std::vector<at::Tensor>>& gives, const std::set<int>& from) {
+  const std::string name = std::to_string(rendezvous_.next_call(rank_));
+  std::map<int, at::Tensor> got;
+  if (options_.link == nullptr || !leads_process()) return got;
+  ProcessLink& link = *options_.link;
+  for (const auto& [process, tensors] : gives) {
+    std::vector<Outgoing::Bytes> pieces;
+    for (const at::Tensor& tensor : tensors)
+      pieces.emplace_back(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
+    link.send_bytes(process, name, std::move(pieces));
+  }
+  for (const int process : from) {
+    const std::uint64_t interrupts = link.interrupts();
+    rendezvous_.check_section(rank_);
+    auto bytes = link.take_bytes(process, name, interrupts);
+    if (!bytes) rendezvous_.check_section(rank_);
+    if (!bytes) throw Cancelled();
+    got.emplace(process, *std::move(bytes));
+  }
+  return got;
+}
+
 void RankContext::together(const std::function<void()>& body) { rendezvous_.together(rank_, body); }
 
 void RankContext::begin_step(std::int64_t step) { rendezvous_.begin_step(rank_, step); }

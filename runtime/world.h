@@ -3,11 +3,14 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <set>
 #include <source_location>
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -84,6 +87,12 @@ class RankContext {
   /// A text that another process left under `name` (ProcessLink::leave_text); waits for it. Throws
   /// when the run fails meanwhile. REQUIRES: a link.
   [[nodiscard]] std::string take_text(const std::string& name);
+  /// Collective among all ranks of the world: what the first rank of a process gives goes, piece
+  /// after piece, to the first ranks of other processes, which get uint8 [bytes] of each process in
+  /// `from`. CPU tensors that are contiguous; no one waits for those that take. Throws when the run
+  /// fails meanwhile.
+  [[nodiscard]] std::map<int, at::Tensor> exchange_bytes(
+      const std::map<int, std::vector<at::Tensor>>& gives, const std::set<int>& from);
   /// A call that all ranks of the world make, in the same order, and leave together: when one
   /// throws in it, or has thrown, all do, with its text and rank. Its barriers and texts are waited
   /// for no longer; communications of groups have no place in it.

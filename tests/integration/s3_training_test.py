@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
@@ -149,6 +150,47 @@ class S3(unittest.TestCase):
         self.trellis("checkpoint", "diff", source, resharded)
         self.assertEqual([key for key in self.objects("") if "-unfinished" in key], [])
         self.assertGreater(len(self.failed), 20)
+
+    def in_processes(self, count, host, *args):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        processes = [
+            subprocess.Popen(
+                list(map(str, (TRELLIS, *self.training(host, f"trainer.devices={count}", *args)))),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=self.dir,
+                env={**os.environ, **job, "RANK": str(rank)},
+            )
+            for rank in range(count)
+        ]
+        self.addCleanup(lambda: [process.kill() for process in processes])
+        for process in processes:
+            _, err = process.communicate(timeout=200)
+            self.assertEqual(process.returncode, 0, err[-3000:])
+
+    def test_processes_read_each_byte_of_a_checkpoint_once(self):
+        self.proxy.share = 0
+        steps = "trainer.max_steps=4"
+        self.trellis(*self.training("whole", "trainer.devices=4", steps))
+        saved = ("trainer.devices=4", "trainer.max_steps=2")
+        self.trellis(*self.training("saves", *self.saving("once"), *saved))
+        checkpoint = self.complete("once")[-1]
+        folder = f"once/{checkpoint['tag']}"
+        self.proxy.read.clear()
+        resume = f"exp_manager.resume_from_checkpoint={self.at(folder)}"
+        self.in_processes(4, "rest", resume, steps)
+        expected = {s: loss for s, loss in self.losses("whole").items() if s > 2}
+        self.assertEqual(self.losses("rest"), expected)
+        found = self.client.list_objects_v2(Bucket="bucket", Prefix=folder)["Contents"]
+        weights = {
+            o["Key"]: o["Size"] for o in found if o["Key"].split("/")[-2] in ("model", "optim")
+        }
+        self.assertGreater(len(weights), 4)
+        self.assertEqual({key: self.proxy.read[f"/bucket/{key}"] for key in weights}, weights)
 
     def test_a_second_run_is_refused_while_the_first_one_lives(self):
         self.proxy.share = 0

@@ -18,13 +18,33 @@ using ::testing::HasSubstr;
 
 constexpr int kTogether = 4;
 
-/// What each rank threw in each call; "": nothing.
-using Thrown = std::array<std::array<std::string, 5>, kTogether>;
+constexpr int kCalls = 7;
 
-/// Rank 2 fails in the first, third and fourth call, at different places.
+/// What each rank threw in each call; "": nothing.
+using Thrown = std::array<std::array<std::string, kCalls>, kTogether>;
+
+/// Each process gives the other three bytes and two integers, from its first rank.
+void exchange(RankContext& rank, int call) {
+  if (rank.link() == nullptr) return (void)rank.exchange_bytes({}, {});
+  const int other = 1 - rank.link()->process();
+  const auto given = [call](int process) {
+    return std::vector{at::full({3}, 10 * process + call, at::kByte),
+                       at::full({2}, process - call, at::kInt)};
+  };
+  const auto got = rank.exchange_bytes({{other, given(rank.link()->process())}}, {other});
+  if (!rank.leads_process()) {
+    EXPECT_TRUE(got.empty());
+    return;
+  }
+  const Tensors expected = given(other);
+  EXPECT_TRUE(at::equal(got.at(other).narrow(0, 0, 3), expected[0]));
+  EXPECT_TRUE(at::equal(got.at(other).narrow(0, 3, 8).clone().view(at::kInt), expected[1]));
+}
+
+/// Rank 2 fails in the first, third, fourth and sixth call, at different places.
 void body(RankContext& rank, Thrown& thrown) {
   const bool fails = rank.rank() == 2;
-  for (int call = 0; call < 5; ++call) {
+  for (int call = 0; call < kCalls; ++call) {
     try {
       rank.together([&] {
         if (call == 0 && fails) throw ConfigError("at the begin");
@@ -33,6 +53,8 @@ void body(RankContext& rank, Thrown& thrown) {
         if (call == 2 && fails) throw OutputError("in the middle");
         rank.host_barrier();
         if (call == 3 && fails) throw std::out_of_range("at the end");
+        if (call == 5 && fails) throw ConfigError("before it gave");
+        exchange(rank, call);
       });
     } catch (const ConfigError& error) {
       thrown[rank.rank()][call] = std::string("ConfigError: ") + error.what();
@@ -56,6 +78,8 @@ void check(const Thrown& thrown) {
     EXPECT_THAT(calls[2], AllOf(HasSubstr("OutputError: in the middle"), HasSubstr("by rank 2")));
     EXPECT_THAT(calls[3], AllOf(HasSubstr("Error: at the end"), HasSubstr("by rank 2")));
     EXPECT_EQ(calls[4], "");
+    EXPECT_THAT(calls[5], AllOf(HasSubstr("ConfigError: before it gave"), HasSubstr("by rank 2")));
+    EXPECT_EQ(calls[6], "");
   }
 }
 

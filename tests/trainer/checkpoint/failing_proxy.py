@@ -1,11 +1,13 @@
 """An HTTP proxy that lets a share of the requests fail: by 503, or by a cut connection."""
 
+import collections
 import http.client
 import http.server
 import random
 import socketserver
 import sys
 import threading
+import urllib.parse
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>later</Message></Error>"
 NOT_PASSED_ON = ("transfer-encoding", "content-length", "connection", "date", "server")
@@ -18,8 +20,9 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.backend, self.share, self.chance = backend, share, random.Random(seed)
         self.failed = []  # methods of the requests that failed
+        self.read = collections.Counter()  # bytes of the answers to GET, by path
         self.changed = None  # called after each request that may change something
-        self.changes = threading.Lock()
+        self.changes, self.counting = threading.Lock(), threading.Lock()
 
     def handle_error(self, request, client_address):
         """A client that was killed cuts its connections."""
@@ -76,6 +79,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         connection.request(self.command, self.path, body, headers)
         answer = connection.getresponse()
         text = answer.read()
+        if self.command == "GET":
+            path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
+            with self.server.counting:
+                self.server.read[path] += len(text)
         kept = [(k, v) for k, v in answer.getheaders() if k.lower() not in NOT_PASSED_ON]
         length = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(text))
         self.answer(answer.status, kept, length, text)

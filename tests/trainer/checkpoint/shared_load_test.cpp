@@ -2,14 +2,18 @@
 #include "trainer/checkpoint/state/shared_load.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "runtime/process_link.h"
 #include "runtime/world.h"
 
 namespace trellis::checkpoint {
@@ -19,48 +23,89 @@ bool needs_item(int rank, std::size_t item) {
   return (item + static_cast<std::size_t>(rank)) % 3 != 0;
 }
 
-/// Which ranks read each of some items, of which each rank needs two thirds.
-std::map<std::size_t, std::vector<int>> readers_of_items(Readers who) {
-  constexpr std::size_t kItems = 23;
-  constexpr int kRanks = 4;
-  std::vector<LoadItem> items;
-  for (std::size_t i = 0; i < kItems; ++i)
-    items.push_back({"item " + std::to_string(i), static_cast<std::int64_t>(8 * (i + 1))});
-  SharedLoad shared(items, kRanks);
+constexpr std::size_t kItems = 23;
+constexpr int kRanks = 4;
+
+/// By item, the ranks that read it.
+struct Readings {
   std::mutex mutex;
-  std::map<std::size_t, std::vector<int>> readers;
-  runtime::WorldOptions world;
-  world.world_size = kRanks;
-  runtime::run_ranks(world, [&](runtime::RankContext& rank) {
-    LiveTensor into;
-    into.values = at::full({kItems}, -1, at::kDouble);
-    std::vector<LoadCopy> copies;
-    for (std::size_t i = 0; i < kItems; ++i) {
-      const Shape place{static_cast<std::int64_t>(i)};
-      if (needs_item(rank.rank(), i)) copies.push_back({&into, {{{i, {{0}, {1}}, place}}, 1}});
-    }
-    shared.load(
-        rank, copies,
-        [&](std::size_t item) {
-          const std::scoped_lock lock(mutex);
-          readers[item].push_back(rank.rank());
-          return at::full({1}, static_cast<double>(item), at::kDouble);
-        },
-        who);
-    for (std::size_t i = 0; i < kItems; ++i) {
-      const double got = into.values[static_cast<std::int64_t>(i)].item<double>();
-      EXPECT_EQ(got, needs_item(rank.rank(), i) ? static_cast<double>(i) : -1);
-    }
-  });
-  EXPECT_EQ(readers.size(), kItems);
-  return readers;
+  std::map<std::size_t, std::vector<int>> of;
+};
+
+/// Items of different types; every fifth is in one of two files, which have them in reverse.
+std::vector<LoadItem> some_items() {
+  std::vector<LoadItem> items;
+  for (std::size_t i = 0; i < kItems; ++i) {
+    const TensorMeta meta{i % 2 == 0 ? DType::kFloat64 : DType::kUInt8, {1}};
+    items.push_back({"item " + std::to_string(i), meta,
+                     i % 5 == 0 ? "file " + std::to_string(i % 2) : std::string()});
+  }
+  return items;
 }
 
-TEST(SharedLoad, EachItemIsReadOnceByARankThatNeedsIt) {
-  for (const auto& [item, ranks] : readers_of_items(Readers::kOne)) {
-    EXPECT_EQ(ranks.size(), 1U) << item;
-    EXPECT_TRUE(needs_item(ranks.front(), item)) << item;
+/// A rank loads two thirds of the items.
+void load_some(runtime::RankContext& rank, SharedLoad& shared, Readings& readings, Readers who) {
+  LiveTensor into;
+  into.values = at::full({kItems}, -1, at::kDouble);
+  std::vector<LoadCopy> copies;
+  for (std::size_t i = 0; i < kItems; ++i) {
+    const Shape place{static_cast<std::int64_t>(i)};
+    if (needs_item(rank.rank(), i)) copies.push_back({&into, {{{i, {{0}, {1}}, place}}, 1}});
   }
+  const LoadSource source{
+      .read =
+          [&](std::size_t item, const at::Tensor& place) {
+            const std::scoped_lock lock(readings.mutex);
+            readings.of[item].push_back(rank.rank());
+            const auto type = item % 2 == 0 ? at::kDouble : at::kByte;
+            return (place.defined() ? place : at::empty({1}, type)).fill_(double(item));
+          },
+      .offset = [](std::size_t item) { return static_cast<std::int64_t>(kItems - item); }};
+  shared.load(rank, copies, source, who);
+  for (std::size_t i = 0; i < kItems; ++i) {
+    const double got = into.values[static_cast<std::int64_t>(i)].item<double>();
+    EXPECT_EQ(got, needs_item(rank.rank(), i) ? static_cast<double>(i) : -1);
+  }
+}
+
+/// Which ranks read each of some items, of which each rank needs two thirds.
+std::map<std::size_t, std::vector<int>> readers_of_items(Readers who, int processes = 1) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  Readings readings;
+  const auto run = [&](runtime::ProcessLink* link) {
+    SharedLoad shared(some_items(), kRanks);
+    runtime::WorldOptions world;
+    world.world_size = kRanks;
+    world.link = link;
+    EXPECT_NO_THROW(runtime::run_ranks(
+        world, [&](runtime::RankContext& rank) { load_some(rank, shared, readings, who); }));
+  };
+  if (processes == 1) {
+    run(nullptr);
+  } else {
+    std::vector<std::thread> threads;
+    for (int process = 0; process < processes; ++process) {
+      threads.emplace_back([&, process] {
+        runtime::ProcessLink link({"a test", process, processes, "127.0.0.1"}, store,
+                                  std::chrono::seconds(20), {});
+        run(&link);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_EQ(readings.of.size(), kItems);
+  return readings.of;
+}
+
+TEST(SharedLoad, EachItemIsReadOnceInHoweverManyProcesses) {
+  const auto expected = readers_of_items(Readers::kOne);
+  for (const auto& [item, ranks] : expected) {
+    EXPECT_EQ(ranks.size(), 1U) << item;
+    EXPECT_TRUE(item % 5 == 0 || needs_item(ranks.front(), item)) << item;
+  }
+  EXPECT_EQ(expected.at(5), expected.at(15)) << "of one file";
+  for (const int processes : {2, 4})
+    EXPECT_EQ(readers_of_items(Readers::kOne, processes), expected);
 }
 
 TEST(SharedLoad, EachRankReadsWhatItNeedsWhenNoneReadsForOthers) {

@@ -23,16 +23,17 @@ SourceLoader::SourceLoader(std::unique_ptr<TensorSource> source, int world_size)
     for_each_piece(entry.shape, kPieceBytes / width, [&](const Box& box) {
       index_[entry.key].push_back(
           {pieces_.size(), entry.shape, box.offset, {Shape(box.shape.size(), 0), box.shape}});
-      items.push_back({entry.key + " " + text_of(box.offset), box.elements() * width});
+      items.push_back({entry.key + " " + text_of(box.offset), {entry.dtype, box.shape}});
       pieces_.push_back({&entry, box});
     });
   }
   shared_ = std::make_unique<SharedLoad>(std::move(items), world_size);
 }
 
-at::Tensor SourceLoader::read(const Piece& piece) const {
-  at::Tensor content =
-      at::empty(piece.box.shape, at::TensorOptions().dtype(scalar_type_of(piece.entry->dtype)));
+at::Tensor SourceLoader::read(const Piece& piece, at::Tensor content) const {
+  if (!content.defined())
+    content =
+        at::empty(piece.box.shape, at::TensorOptions().dtype(scalar_type_of(piece.entry->dtype)));
   source_->read(*piece.entry, piece.box,
                 {static_cast<std::byte*>(content.mutable_data_ptr()), content.nbytes()});
   return content;
@@ -43,7 +44,10 @@ void SourceLoader::load(runtime::RankContext& rank, const std::vector<LiveTensor
   const std::vector<LoadCopy> copies = plan_copies(
       wanted, index_, [this](std::size_t item) { return pieces_[item].entry->dtype; },
       source_->address());
-  shared_->load(rank, copies, [this](std::size_t item) { return read(pieces_[item]); }, readers);
+  const auto read_item = [this](std::size_t item, const at::Tensor& place) {
+    return read(pieces_[item], place);
+  };
+  shared_->load(rank, copies, {read_item}, readers);
 }
 
 }  // namespace trellis::checkpoint

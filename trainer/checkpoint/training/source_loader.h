@@ -24,7 +24,7 @@ class SourceLoader {
     const TensorEntry* entry;
     Box box;
   };
-  [[nodiscard]] at::Tensor read(const Piece& piece) const;
+  [[nodiscard]] at::Tensor read(const Piece& piece, at::Tensor content) const;
 
   std::unique_ptr<TensorSource> source_;
   std::vector<Piece> pieces_;

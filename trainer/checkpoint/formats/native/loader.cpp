@@ -1,51 +1,35 @@
 #include "trainer/checkpoint/formats/native/loader.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <utility>
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include "base/error.h"
 #include "trainer/checkpoint/formats/native/damaged_checkpoint.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/state_files.h"
-#include "trainer/checkpoint/formats/native/stored_tensor.h"
+#include "trainer/checkpoint/plan/boxes.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
 
 namespace trellis::checkpoint::native {
 namespace {
 
-std::vector<LoadItem> items_of(const Manifest& manifest) {
-  std::vector<LoadItem> items;
-  for (const StoredTensor& tensor : manifest.tensors)
-    items.push_back({tensor.id(), tensor.bytes()});
-  return items;
-}
-
-/// The memory of training that is the whole stored tensor, byte for byte; undefined: there is none.
-at::Tensor place_of(const CopyStep& step, const StoredTensor& stored, const LiveTensor& into) {
-  if (step.from.shape != stored.shape || !into.values.device().is_cpu() ||
-      into.values.scalar_type() != scalar_type_of(stored.dtype))
-    return {};
-  at::Tensor place = box_of(into.values, step.into, step.from.shape);
-  return place.is_contiguous() ? place : at::Tensor();
-}
+/// Of a large tensor, what is read at once.
+constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
 
 std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
-void compare(const StoredFile& expected, const StoredFile& got, const std::string& name,
-             Problems& problems) {
+void compare(const StoredFile& expected, const StoredFile& got, const std::string& name) {
   if (got.bytes != expected.bytes)
-    problems.add(name, "expected " + std::to_string(expected.bytes) + " bytes, got " +
-                           std::to_string(got.bytes) + "; load another checkpoint");
-  else if (got != expected)
-    problems.add(name, "its content is not what was saved: expected XXH3-128 " + expected.xxh3_128 +
-                           ", got " + got.xxh3_128 + "; load another checkpoint");
+    throw ConfigError(name + ": expected " + std::to_string(expected.bytes) + " bytes, got " +
+                      std::to_string(got.bytes) + "; load another checkpoint");
+  if (got != expected)
+    throw ConfigError(name + ": its content is not what was saved: expected XXH3-128 " +
+                      expected.xxh3_128 + ", got " + got.xxh3_128 + "; load another checkpoint");
 }
 
 }  // namespace
@@ -54,17 +38,41 @@ Loader::Loader(std::shared_ptr<Storage> storage, std::string tag, int world_size
     : storage_(std::move(storage)),
       tag_(std::move(tag)),
       address_(tag_.empty() ? storage_->address() : storage_->address() + "/" + tag_),
-      manifest_(read_manifest(*storage_, tag_)),
-      shared_(items_of(manifest_), world_size),
-      files_(
-          [this](const std::string& path, bool) { return storage_->open(join_path(tag_, path)); },
-          {}, RecordChecks::Rule::kNone),
-      wishes_(static_cast<std::size_t>(world_size)) {
+      manifest_(read_manifest(*storage_, tag_)) {
   if (most_readers > 0) gate_.emplace(most_readers);
+  make_pieces(world_size);
+}
+
+void Loader::make_pieces(int world_size) {
+  std::vector<LoadItem> items;
   for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
-    for (const StoredPart& part : manifest_.tensors[i].parts)
-      index_[part.key].push_back({i, part.global_shape, part.global_offset, part.local});
+    const StoredTensor& tensor = manifest_.tensors[i];
+    const std::int64_t width = element_bytes(tensor.dtype);
+    std::int64_t first_byte = 0;
+    const auto add = [&](const Box& box) {
+      for (const StoredPart& part : tensor.parts) {
+        const Box common = intersection(part.local, box);
+        if (common.elements() == 0 && part.local.elements() > 0) continue;
+        Shape global = part.global_offset, local = common.offset;
+        for (std::size_t axis = 0; axis < global.size(); ++axis) {
+          global[axis] += common.offset[axis] - part.local.offset[axis];
+          local[axis] -= box.offset[axis];
+        }
+        index_[part.key].push_back(
+            {pieces_.size(), part.global_shape, std::move(global), {std::move(local), common.shape}});
+      }
+      items.push_back(
+          {tensor.id() + " " + text_of(box.offset), {tensor.dtype, box.shape}, tensor.file});
+      pieces_.push_back({i, box, first_byte});
+      first_byte += box.elements() * width;
+    };
+    if (elements_of(tensor.shape) == 0) {
+      add({Shape(tensor.shape.size(), 0), tensor.shape});
+    } else {
+      for_each_piece(tensor.shape, kPieceBytes / width, add);
+    }
   }
+  shared_ = std::make_unique<SharedLoad>(std::move(items), world_size);
 }
 
 Value Loader::user_content() const {
@@ -98,105 +106,55 @@ std::optional<Value> Loader::value_of(const std::string& file_name) const {
   });
 }
 
-void Loader::join_wishes(const std::vector<int>& ranks) {
-  all_ = {};
-  for (const int rank : ranks) {
-    Wish& wish = wishes_[static_cast<std::size_t>(rank)];
-    all_.tensors.merge(wish.tensors);
-    all_.places.merge(wish.places);
-    wish = {};
+FileStream& Loader::stream_of(int rank, const StoredTensor& stored) {
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto found = streams_.find({rank, stored.file});
+    if (found != streams_.end()) return *found->second;
   }
-}
-
-void Loader::read_files(const Wish& wish, const std::vector<int>& ranks, int self) {
-  std::map<std::string, std::vector<std::size_t>> files;
-  for (const std::size_t tensor : wish.tensors)
-    files[manifest_.tensors[tensor].file].push_back(tensor);
-  Problems problems;
-  std::size_t turn = 0;
-  for (const auto& [path, tensors] : files) {
-    if (ranks[turn++ % ranks.size()] == self) read_file(path, tensors, wish, problems);
-  }
-  problems.throw_if_any();
-}
-
-void Loader::read_file(const std::string& path, const std::vector<std::size_t>& tensors,
-                       const Wish& wish, Problems& problems) {
-  const GatePass pass(gate_);
-  const StoredFile& expected = manifest_.files.at(path);
-  const auto file = storage_->open(join_path(tag_, path));
-  std::vector<FileRange> ranges;
+  auto file = storage_->open(join_path(tag_, stored.file));
   // The reader would say of a file that was cut that it is no archive.
-  if (file->size() == expected.bytes) {
-    for (const std::size_t tensor : tensors) {
-      const auto place = wish.places.find(tensor);
-      if (place == wish.places.end()) continue;
-      const StoredTensor& stored = manifest_.tensors[tensor];
-      const auto reader = files_.get(stored);
-      const auto& what =
-          reader->tensors().at(static_cast<std::size_t>(tensor_number(*reader, stored, address_)));
-      const auto& storage = reader->storages()[static_cast<std::size_t>(what.storage)];
-      ranges.push_back({stored.entry_offset + storage.file_offset, bytes_of(place->second)});
-    }
-  }
-  std::ranges::sort(ranges, {}, &FileRange::offset);
-  compare(expected, hash_file(*file, ranges), file->name(), problems);
+  const StoredFile& expected = manifest_.files.at(stored.file);
+  if (file->size() != expected.bytes) compare(expected, {file->size(), ""}, file->name());
+  auto stream = std::make_unique<FileStream>(std::move(file));
+  const std::scoped_lock lock(mutex_);
+  return *streams_.emplace(StreamKey{rank, stored.file}, std::move(stream)).first->second;
 }
 
-void Loader::copy_from_places(const Wish& wish, std::vector<LoadCopy>& copies) const {
-  for (LoadCopy& copy : copies) {
-    std::erase_if(copy.reads.copies, [&](const CopyStep& step) {
-      const auto place = wish.places.find(step.tensor);
-      if (place == wish.places.end()) return false;
-      const at::Tensor own = place_of(step, manifest_.tensors[step.tensor], *copy.into);
-      if (!own.defined() || own.const_data_ptr() != place->second.const_data_ptr())
-        copy_step(step, place->second, *copy.into);
-      return true;
-    });
-  }
+std::int64_t Loader::offset_of(int rank, std::size_t piece) {
+  const StoredTensor& stored = stored_of(piece);
+  return stream_of(rank, stored).offset_of(stored, address_) + pieces_[piece].first_byte;
 }
 
-at::Tensor Loader::read(std::size_t tensor) {
+at::Tensor Loader::read(int rank, std::size_t piece, at::Tensor content) {
   const GatePass pass(gate_);
-  const StoredTensor& stored = manifest_.tensors[tensor];
-  const auto reader = files_.get(stored);
-  const std::int64_t number = tensor_number(*reader, stored, address_);
-  at::Tensor content =
-      at::empty(stored.shape, at::TensorOptions().dtype(scalar_type_of(stored.dtype)));
-  reader->read_tensor(number, bytes_of(content));
+  if (!content.defined())
+    content = at::empty(pieces_[piece].box.shape,
+                        at::TensorOptions().dtype(scalar_type_of(stored_of(piece).dtype)));
+  const std::int64_t offset = offset_of(rank, piece);
+  stream_of(rank, stored_of(piece)).read(offset, bytes_of(content));
   return content;
+}
+
+void Loader::close(int rank, const std::string& path) {
+  std::unique_ptr<FileStream> stream;
+  {
+    const std::scoped_lock lock(mutex_);
+    stream = std::move(streams_.extract({rank, path}).mapped());
+  }
+  compare(manifest_.files.at(path), stream->finish(), join_path(address_, path));
 }
 
 void Loader::load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted,
                   Readers readers) {
-  const at::NoGradGuard no_grad;
-  std::vector<LoadCopy> copies = plan_copies(
-      wanted, index_, [this](std::size_t tensor) { return dtype_of(tensor); }, address_);
-  Wish& wish = wishes_[static_cast<std::size_t>(rank.rank())];
-  for (const LoadCopy& copy : copies) {
-    for (const CopyStep& step : copy.reads.copies) {
-      wish.tensors.insert(step.tensor);
-      at::Tensor place = place_of(step, manifest_.tensors[step.tensor], *copy.into);
-      if (place.defined()) wish.places.emplace(step.tensor, std::move(place));
-    }
-  }
-  reading([&] { fill(rank, std::move(copies), readers); });
-}
-
-void Loader::fill(runtime::RankContext& rank, std::vector<LoadCopy> copies, Readers readers) {
-  Wish& wish = wishes_[static_cast<std::size_t>(rank.rank())];
-  if (readers == Readers::kEach) {
-    read_files(wish, {rank.rank()}, rank.rank());
-    copy_from_places(std::exchange(wish, {}), copies);
-  } else {
-    rank.process_barrier(kStorageTimeout);
-    if (rank.leads_process()) join_wishes(rank.process_ranks());
-    rank.process_barrier(kStorageTimeout);
-    read_files(all_, rank.process_ranks(), rank.rank());
-    rank.process_barrier(kStorageTimeout);
-    copy_from_places(all_, copies);
-  }
-  shared_.load(rank, copies, [this](std::size_t tensor) { return read(tensor); }, readers);
+  const std::vector<LoadCopy> copies = plan_copies(
+      wanted, index_, [this](std::size_t piece) { return dtype_of(piece); }, address_);
+  const int self = rank.rank();
+  const LoadSource source{
+      [this, self](std::size_t piece, const at::Tensor& place) { return read(self, piece, place); },
+      [this, self](std::size_t piece) { return offset_of(self, piece); },
+      [this, self](std::size_t piece) { close(self, stored_of(piece).file); }};
+  reading([&] { shared_->load(rank, copies, source, readers); });
 }
 
 }  // namespace trellis::checkpoint::native
