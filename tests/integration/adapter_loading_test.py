@@ -4,6 +4,7 @@ folder; adapters that a run saved alone open in other layouts, fused or not, in 
 what does not fit is a named error."""
 
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -54,7 +55,7 @@ model:
   {model}
   optim: {{name: adamw, lr: 2.0e-2, weight_decay: 0.0, betas: [0.9, 0.999]}}
 model_alignment_strategy:
-  sft: {{}}
+  {strategy}
   peft: {{lora_dropout: 0.0, {peft}}}
 precision: {{type: fp32}}
 """
@@ -139,7 +140,16 @@ class Case(unittest.TestCase):
         cls.runs = 0
 
     def start(
-        self, layout, adapters, *more, model=SEPARATE, source="hf", steps=3, saves=False, base=""
+        self,
+        layout,
+        adapters,
+        *more,
+        model=SEPARATE,
+        source="hf",
+        steps=3,
+        saves=False,
+        base="",
+        strategy="sft: {}",
     ):
         type(self).runs += 1
         self.log = self.dir / f"run{self.runs}"
@@ -150,6 +160,7 @@ class Case(unittest.TestCase):
                 data=self.dir / "sums.jsonl",
                 peft=adapters,
                 model=model,
+                strategy=strategy,
                 source=source,
                 steps=steps,
                 saves=str(saves).lower(),
@@ -255,6 +266,58 @@ class FromPeft(Case):
             "model.qkv_linear false",
         ):
             self.assertIn(text, done.stderr)
+
+
+class Preferences(Case):
+    """DPO that starts with saved adapters: the reference has them, or is the base alone."""
+
+    BETA = 0.5
+
+    def log_probs(self, model, record, answer):
+        prompt = list(record["prompt"].encode())
+        tokens = torch.tensor([prompt + [*record[answer].encode(), EOS]])
+        with torch.no_grad():
+            logs = model(tokens).logits[0, :-1].log_softmax(-1)
+        picked = logs.gather(1, tokens[0, 1:, None])[:, 0]
+        return picked[len(prompt) - 1 :].sum()
+
+    def pairs(self):
+        return [
+            {"prompt": f"{i} + {i} = ", "chosen": str(2 * i), "rejected": str(2 * i + 7)}
+            for i in range(8)
+        ]
+
+    def loss_against(self, policy, reference):
+        losses = []
+        for pair in self.pairs():
+            gains = [
+                self.log_probs(policy, pair, answer) - self.log_probs(reference, pair, answer)
+                for answer in ("chosen", "rejected")
+            ]
+            losses.append(-torch.nn.functional.logsigmoid(self.BETA * (gains[0] - gains[1])))
+        return torch.stack(losses).mean().item()
+
+    def first_loss(self, folder, reference):
+        (self.dir / "pairs.jsonl").write_text("".join(json.dumps(p) + "\n" for p in self.pairs()))
+        dpo = f"kl_beta: {self.BETA}, max_prompt_length: 16" + reference
+        (loss,) = self.losses(
+            ONE,
+            LOADED + str(folder),
+            f"data.train_dir={self.dir / 'pairs.jsonl'}",
+            strategy=f"dpo: {{{dpo}}}",
+            steps=1,
+        )
+        return loss
+
+    def test_the_key_says_which(self):
+        folder, policy = self.adapter("pairs")
+        base = transformers.AutoModelForCausalLM.from_pretrained(self.hub)
+        expected = self.loss_against(policy.eval(), base.eval())
+        self.assertGreater(abs(expected - math.log(2)), 1e-3)
+        for reference in ("", ", reference: base"):
+            self.assertAlmostEqual(self.first_loss(folder, reference), expected, delta=1e-4)
+        of_start = self.first_loss(folder, ", reference: start")
+        self.assertAlmostEqual(of_start, math.log(2), delta=1e-5)
 
 
 class OfRuns(Case):

@@ -2,12 +2,15 @@
 `tokenizers`."""
 
 import base64
+import io
 import itertools
 import json
 import random
 import unittest
 
+import sentencepiece
 from probe import probe
+from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers_oracle import CORPUS, LLAMA3, TokenizersCase, train
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -109,6 +112,34 @@ class Unigram(TokenizersCase):
             self.refused(
                 str(path), text, ask="tokenize", texts=["a"], library="huggingface", type=str(path)
             )
+
+
+class SentencePiece(TokenizersCase):
+    def test_cuts_of_equal_score(self):
+        """Few scores: most texts have several best cuts, and the library's own must win."""
+        choice = random.Random(2)
+        words = ["".join(choice.choices("abcd", k=choice.randint(1, 7))) for _ in range(400)]
+        texts = ["".join(choice.choices("abcde ", k=choice.randint(1, 30))) for _ in range(300)]
+        for kind in ("unigram", "bpe"):
+            trained = io.BytesIO()
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=(" ".join(words[i : i + 8]) for i in range(0, 400, 8)),
+                model_writer=trained,
+                vocab_size=60,
+                hard_vocab_limit=False,
+                model_type=kind,
+                minloglevel=2,
+            )
+            model = sentencepiece_model_pb2.ModelProto()
+            model.ParseFromString(trained.getvalue())
+            for piece in model.pieces:
+                if piece.type == piece.NORMAL:
+                    piece.score = -float(choice.randint(1, 4))
+            path = self.dir / f"{kind}.model"
+            path.write_bytes(model.SerializeToString())
+            oracle = sentencepiece.SentencePieceProcessor(model_file=str(path))
+            got = probe(ask="tokenize", texts=texts, library="sentencepiece", model=str(path))
+            self.assertEqual(got["ids"], [oracle.encode(text) for text in texts], kind)
 
 
 class Tiktoken(TokenizersCase):
