@@ -2,6 +2,7 @@
 #include <charconv>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/training_phase.h"
 #include "device/driver/rank_clock.h"
 #include "device/driver/rank_stream.h"
@@ -319,6 +320,7 @@ void RankRecorder::cut(std::string_view reason) {
     if (known == s.graph_by_key.end()) {
       s.graphs.push_back(build_graph(s, interned_, world_rank_, reason, instance.comms));
       if (auto_phase_ != AutoPhase::kNone) s.graphs.back().name = name(auto_phase_);
+      if (world_rank_ == 0) s.churn.add(s.graphs.back());
       s.graph_runs.push_back(0);
       s.graph_nodes += static_cast<std::int64_t>(s.graphs.back().nodes.size());
       known = s.graph_by_key.emplace(key, static_cast<std::uint32_t>(s.graphs.size() - 1)).first;
@@ -347,6 +349,7 @@ void RankRecorder::discard() {
 void RankRecorder::end_step() {
   cut("end of step");
   Impl& s = *impl_;
+  if (const std::string churn = s.churn.end_step(); !churn.empty()) log_warning(churn);
   clock_->end_step();
   s.finished = std::move(s.step);
   s.step = {};

@@ -10,6 +10,8 @@
 #include "device/driver/operator_uses.h"
 #include "device/driver/pass_log.h"
 #include "device/driver/session.h"
+#include "device/driver/shape_churn.h"
+#include "device/driver/shape_churn.h"
 
 namespace trellis::device {
 
@@ -87,6 +89,7 @@ struct RankRecorder::Impl {
   std::int64_t graph_nodes = 0;                       ///< of all of them
   std::vector<std::int64_t> graph_runs;               ///< next to `graphs`: how often each ran
   std::map<ContentHash, std::uint32_t> graph_by_key;  ///< open_graph_key → index in `graphs`
+  ShapeChurn churn;                                   ///< of rank 0, which speaks for all
   OperatorUses earlier_uses;                          ///< of graphs that are forgotten
   OperatorUses open_uses;                             ///< the same, in the step that is open
   StepStream step;                                    ///< since the last end_step

@@ -1,11 +1,13 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/driver/rank_stream.h"
 
 namespace trellis::device {
@@ -298,6 +300,35 @@ TEST_F(RankRecorderTest, NothingIsKeptWhenOff) {
   off.record("aten::add.Tensor", "", {}, {}, {});
   off.pop_scope("phase=forward");
   EXPECT_TRUE(off.impl().step.instances.empty());
+}
+
+/// The warnings of steps whose input has these lengths, one graph each.
+std::vector<std::string> warnings_of_lengths(const std::vector<std::int64_t>& lengths) {
+  RankRecorder rank(0, 0, Bytes(1 << 20), true);
+  std::vector<std::string> warnings;
+  const LogTap tap([&](LogLevel, std::string_view text) { warnings.emplace_back(text); });
+  rank.push_scope("phase=forward");
+  for (const std::int64_t length : lengths) {
+    const std::array<std::int64_t, 2> bytes{4 * length, 4 * length};
+    const auto view = rank.interned().view({{1, length}, {length, 1}, 0, DType::kFp32});
+    const std::array<Operand, 1> in{Operand{rank.new_buffer(), view}};
+    const std::array<Operand, 1> out{Operand{rank.new_buffer(), view}};
+    rank.record("aten::relu", "", in, out, bytes);
+    rank.end_step();
+  }
+  return warnings;
+}
+
+TEST(ShapeChurn, StepsThatGoOnToBringShapesAreNamedWithTheTensor) {
+  EXPECT_TRUE(warnings_of_lengths({8, 8, 9, 8, 9, 10, 10, 10, 8, 11}).empty()) << "three new ones";
+  const auto warnings = warnings_of_lengths({8, 9, 10, 10, 11, 12, 13, 14, 15});
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_EQ(warnings[0],
+            "4 steps have brought 4 graphs that differ from earlier ones only in shapes, and the "
+            "device compiles each, for minutes: the newest is number 5 of \"forward\": tensor 0 of "
+            "\"relu\" has shape [1, 12], [1, 11] before: pad inputs to a few lengths");
+  EXPECT_EQ(warnings_of_lengths({1, 2, 3, 4, 5, 6, 7, 8, 9}).size(), 2U)
+      << "the fourth, the eighth";
 }
 
 }  // namespace
