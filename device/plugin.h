@@ -73,8 +73,9 @@ typedef struct trellis_device_plugin_t {
    * times as long; replay (needs shape_only and record): ranks may call repeat_period; equal_ranks
    * (needs shape_only): {mesh: sizes, fastest axis first; along: per axis, whether ranks that
    * differ along it are equal}; then only the lowest of equal ranks run, one device index each, and
-   * represent the others. A later call replaces the machine; it fails while tensors are alive on
-   * the device. A provider of several devices takes other options (schema
+   * represent the others; axes (a list of {name, stride, size}): how traces name the place of a
+   * rank, which is rank / stride % size on each. A later call replaces the machine; it fails while
+   * tensors are alive on the device. A provider of several devices takes other options (schema
    * trellis.torch_device_options/1): device ("cpu", "cuda", "privateuse1", …), library (loaded
    * first; "": none), backend, world_size, first_local_rank (lowest rank of this process), seed. */
   int (*configure)(const char* options);

@@ -40,13 +40,14 @@ std::string comm_name(sim::CollectiveKind kind) {
 
 class RankFile {
  public:
-  RankFile(const std::filesystem::path& path, int rank, int world) : file_(path), rank_(rank) {
+  RankFile(const std::filesystem::path& path, int rank, int world, const std::string& text)
+      : file_(path), rank_(rank) {
     file_.stream() << fmt::format(
         "{{\"schemaVersion\": 1, \"displayTimeUnit\": \"ms\",\n\"distributedInfo\": {{\"backend\": "
         "\"nccl\", \"rank\": {}, \"world_size\": {}}},\n\"deviceProperties\": [{{\"id\": {}, "
         "\"name\": \"neuron\"}}],\n\"traceEvents\": [\n",
         rank, world, rank);
-    name_row("process_name", rank, 0, fmt::format("neuron {}", rank));
+    name_row("process_name", rank, 0, "neuron " + text);
     name_row("thread_name", rank, kComputeStream, "stream 7: device");
   }
 
@@ -199,7 +200,7 @@ void write_kineto_trace(const std::filesystem::path& folder, const StepTiming& s
   const int world = static_cast<int>(step.job.cores.size());
   for (std::size_t rank = 0; rank < step.job.ranks.size(); ++rank) {
     const int name = step.world_rank(rank);
-    RankFile file(folder / fmt::format("rank_{}.json", name), name, world);
+    RankFile file(folder / fmt::format("rank_{}.json", name), name, world, step.rank_text(name));
     RankWriter(step, rank, *streams[rank], *graphs[rank], kernels).write(file);
     file.finish();
   }

@@ -95,6 +95,14 @@ RankRecorder& Session::rank(int rank) {
   return *impl_->ranks[static_cast<std::size_t>(rank)];
 }
 
+std::string place_text(const std::vector<RankAxis>& axes, int world_rank) {
+  std::string text;
+  for (const RankAxis& axis : axes)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", axis.name,
+                        world_rank / axis.stride % axis.size);
+  return text;
+}
+
 void Session::end_step(int rank, std::int64_t) { this->rank(rank).end_step(); }
 
 void Session::forget_steps() {
@@ -146,6 +154,7 @@ nlohmann::json Session::simulate_step(std::int64_t step) {
       });
   timing.owned = std::move(owned);
   activity.now("timing the step on " + std::to_string(options_.nodes) + " × " + options_.instance);
+  timing.axes = options_.axes;
   timing.slow = system().slow;
   timing.multi_node_stretch = system().optimizer_stretch();
   const ContentHash key = job_key(timing.job);

@@ -23,6 +23,15 @@
 /// device/aten feeds it.
 namespace trellis::device {
 
+/// An axis of a program's layout: the place of a rank on it is rank / stride % size.
+struct RankAxis {
+  std::string name;  ///< "TP", …
+  int stride = 1, size = 1;
+};
+
+/// "PP 1, DP 0, TP 3"; "": there are no axes.
+[[nodiscard]] std::string place_text(const std::vector<RankAxis>& axes, int world_rank);
+
 struct SessionOptions {
   std::string instance = "trn1.32xlarge";
   int nodes = 1;
@@ -34,6 +43,7 @@ struct SessionOptions {
                                ///< forward pass before it goes on
   std::vector<std::string> slow = {};  ///< sim::read_slow_parts
   int world_size = 1;
+  std::vector<RankAxis> axes = {};  ///< how traces name ranks, next to their numbers
   sim::RankFold fold;  ///< not empty: of the world's ranks only the representatives run, one device
                        ///< index each
   int first_rank = 0;  ///< of those that run in this process

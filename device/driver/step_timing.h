@@ -34,6 +34,13 @@ struct StepTiming {
     return job.fold.empty() ? static_cast<int>(place) : job.fold.representatives()[place];
   }
 
+  std::vector<RankAxis> axes;  ///< SessionOptions::axes
+  /// "5 (PP 1, DP 0, TP 1)", of a rank of the world.
+  [[nodiscard]] std::string rank_text(int world_rank) const {
+    return std::to_string(world_rank) +
+           (axes.empty() ? "" : " (" + place_text(axes, world_rank) + ")");
+  }
+
   sim::SlowParts slow;  ///< of the machine that it was timed on
   /// How many times as long the work of the core of a schedule takes, by its place in job.ranks.
   [[nodiscard]] double slowness(std::size_t place) const {

@@ -114,7 +114,7 @@ class TraceBuilder {
                                    ? " (and 1 equal rank)"
                                    : " (and " + std::to_string(ranks - 1) + " equal ranks)";
     const traces::ProcessId process =
-        timeline_.add_process("rank " + std::to_string(world_rank) + others, world_rank);
+        timeline_.add_process("rank " + step_.rank_text(world_rank) + others, world_rank);
     tracks_ = {};
     process_ = process;
     tracks_.programs = timeline_.add_track(process, "programs", 0);

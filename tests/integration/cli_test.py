@@ -75,7 +75,8 @@ class GoodRuns(Case):
         trace.ParseFromString(data)
         descriptors = [p.track_descriptor for p in trace.packet if p.HasField("track_descriptor")]
         processes = [d.process.process_name for d in descriptors if d.HasField("process")]
-        self.assertEqual(processes[0].split(" (")[0], "rank 0")
+        self.assertTrue(processes[0].startswith("rank 0 (PP 0, DP 0, TP 0)"), processes[0])
+        self.assertIn(" (PP 1, ", " ".join(processes))
         ranks = [
             1 + int((re.search(r"and (\d+) equal rank", name) or [0, 0])[1])
             for name in processes

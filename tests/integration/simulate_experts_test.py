@@ -106,7 +106,8 @@ class Routing(unittest.TestCase):
             f"exp_manager.explicit_log_dir={log}",
         )
         counter = (
-            r'counter \d+ "rank (\d)(?: \(and (\d+) equal ranks?\))?"/"expert (\d)" (\d+) tokens'
+            r'counter \d+ "rank (\d) \(PP[^)]*\)(?: \(and (\d+) equal ranks?\))?"'
+            r'/"expert (\d)" (\d+) tokens'
         )
         counted, total = {}, 0
         for line in (pathlib.Path(log) / "trace.txt").read_text().splitlines():

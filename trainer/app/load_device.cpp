@@ -115,11 +115,26 @@ std::string torch_device_options(const DeviceChoice& choice, const RunConfig& co
       .dump();
 }
 
+/// How traces name the place of a rank.
+nlohmann::json named_axes(const RunConfig& config) {
+  nlohmann::json axes = nlohmann::json::array();
+  const auto add = [&](const char* name, int stride, int size) {
+    axes.push_back({{"name", name}, {"stride", stride}, {"size", size}});
+  };
+  add("PP", config.tp() * config.cp() * config.dp(), config.pp());
+  add("DP", config.tp() * config.cp(), config.dp());
+  if (config.cp() > 1) add("CP", config.tp(), config.cp());
+  if (config.ep() > 1) add("EP", config.tp(), config.ep());
+  add("TP", 1, config.tp());
+  return axes;
+}
+
 std::string emulator_options(const DeviceChoice& choice, const RunConfig& config) {
   nlohmann::json options = {{"schema", "trellis.device_options/1"},
                             {"instance", choice.instance},
                             {"nodes", choice.nodes},
                             {"world_size", config.world_size()},
+                            {"axes", named_axes(config)},
                             {"first_rank", choice.first_rank},
                             {"process_ranks", choice.process_ranks},
                             {"shape_only", choice.shape_only},

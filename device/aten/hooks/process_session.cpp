@@ -44,11 +44,12 @@ void check_keys(const nlohmann::json& json) {
         key != "estimate_unknown" && key != "equal_ranks" && key != "hardware" &&
         key != "calibrated" && key != "unlimited_memory" && key != "replay" && key != "slow" &&
         key != "software" && key != "reads_forward" && key != "first_rank" &&
-        key != "process_ranks") {
-      throw ConfigError("device options: unknown key " + key +
-                        "; known are instance, nodes, logical_core_size, world_size, equal_ranks, "
-                        "shape_only, record, estimate_unknown, hardware, calibrated, "
-                        "unlimited_memory, replay, slow, software, reads_forward");
+        key != "process_ranks" && key != "axes") {
+      throw ConfigError(
+          "device options: unknown key " + key +
+          "; known are instance, nodes, logical_core_size, world_size, equal_ranks, axes, "
+          "shape_only, record, estimate_unknown, hardware, calibrated, "
+          "unlimited_memory, replay, slow, software, reads_forward");
     }
   }
 }
@@ -78,6 +79,25 @@ sim::RankFold read_equal_ranks(const nlohmann::json& json) {
         json.dump());
   }
   return sim::RankFold::along_axes(mesh, along);
+}
+
+std::vector<RankAxis> read_axes(const nlohmann::json& json) {
+  std::vector<RankAxis> axes;
+  for (const nlohmann::json& one : json.is_array() ? json : nlohmann::json::array({nullptr})) {
+    RankAxis axis;
+    if (one.is_object()) {
+      read(one, "name", axis.name);
+      read(one, "stride", axis.stride);
+      read(one, "size", axis.size);
+    }
+    if (axis.name.empty() || axis.stride < 1 || axis.size < 1)
+      throw ConfigError(
+          "device options: axes: expected a list of {\"name\": text, \"stride\": 1 or more, "
+          "\"size\": 1 or more}, got " +
+          json.dump());
+    axes.push_back(std::move(axis));
+  }
+  return axes;
 }
 
 /// As many ranks as the machine has logical cores and LibTorch has device indices.
@@ -211,6 +231,7 @@ SessionOptions parse_options(std::string_view text, SessionOptions otherwise) {
   read(json, "slow", options.slow);
   read(json, "reads_forward", options.reads_forward);
   if (json.contains("equal_ranks")) options.fold = read_equal_ranks(json.at("equal_ranks"));
+  if (json.contains("axes")) options.axes = read_axes(json.at("axes"));
   read(json, "first_rank", options.first_rank);
   read(json, "process_ranks", options.process_ranks);
   check_ranks_here(options);
