@@ -17,6 +17,7 @@ enum class Cost : std::uint8_t {
   kMatmul,
   kAddMatmul,
   kAddBatchSum,
+  kGroupedMatmul,
   kAttention,
   kAttentionBackward,
   kConvolution,
@@ -42,6 +43,8 @@ constexpr auto kCosts = [] {
       {"inner", Cost::kMatmul},
       {"_int_mm", Cost::kMatmul},
       {"_scaled_mm", Cost::kMatmul},
+      {"_grouped_mm", Cost::kGroupedMatmul},
+      {"_scaled_grouped_mm", Cost::kGroupedMatmul},
       {"addmm", Cost::kAddMatmul},
       {"baddbmm", Cost::kAddMatmul},
       {"addmv", Cost::kAddMatmul},
@@ -216,6 +219,7 @@ class FlopCounter {
       case Cost::kMatmul: return 2 * output() * last_size(0);
       case Cost::kAddMatmul: return 2 * output() * last_size(1);
       case Cost::kAddBatchSum: return 2 * output() * last_size(1) * size(1, 0);
+      case Cost::kGroupedMatmul: return grouped_matmul();
       case Cost::kAttention: return attention(0);
       case Cost::kAttentionBackward:
         return attention(1) * 5 /
@@ -264,6 +268,14 @@ class FlopCounter {
     for (std::uint32_t value : node_.inputs)
       sum += outputs.contains(value) ? 0 : graph_.values[value].view.elements();
     return sum;
+  }
+
+  /// Of two matrices the offsets divide the inner dimension: each group has a part of it. Else a
+  /// group has its own matrix, or its own rows or columns of the result.
+  [[nodiscard]] std::int64_t grouped_matmul() const {
+    const bool divides_inner =
+        input(0) != nullptr && input(0)->sizes.size() == 2 && input(1)->sizes.size() == 2;
+    return 2 * (divides_inner ? elements(0) * last_size(1) : output() * last_size(0));
   }
 
   /// Both products of every query row with every key that it may see; `first` is the query's place.

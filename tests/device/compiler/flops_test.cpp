@@ -49,6 +49,14 @@ TEST(Flops, MatrixProducts) {
   EXPECT_EQ(flops("dot", {{5}, {5}}, {{}}), 2 * 5);
 }
 
+TEST(Flops, ProductsOfGroups) {
+  constexpr std::int64_t kAll = std::int64_t{2} * 4 * 3 * 5 * 7;
+  EXPECT_EQ(flops("_grouped_mm", {{4, 3, 5}, {4, 5, 7}}, {{4, 3, 7}}), kAll);
+  EXPECT_EQ(flops("_grouped_mm", {{12, 5}, {4, 5, 7}, {4}}, {{12, 7}}), kAll) << "rows in groups";
+  EXPECT_EQ(flops("_grouped_mm", {{4, 3, 5}, {5, 28}, {4}}, {{3, 28}}), kAll) << "columns";
+  EXPECT_EQ(flops("_grouped_mm", {{3, 20}, {20, 7}, {4}}, {{4, 3, 7}}), kAll) << "inner dimension";
+}
+
 TEST(Flops, Attention) {
   const Shape q{2, 4, 8, 16}, kv{2, 2, 32, 16}, stats{2, 4, 8};
   const std::int64_t full = 4 * 2 * 4 * 8 * 32 * 16;
