@@ -136,6 +136,10 @@ FORMATS = {
         "`trellis report --metrics`, a Parquet file whose metadata has `schema`",
         "`run`, `step`, `consumed_samples` and every logged scalar, a row for each run and step",
     ),
+    "trellis.measured_rate/1": (
+        "`trellis simulate --throughput RATE --json`",
+        "the MFU of a throughput that was measured, and what NxDT's estimate says of it",
+    ),
     "trellis.memory/1": (
         "`report.json`, member `memory`",
         "peaks of each rank by phase and category",

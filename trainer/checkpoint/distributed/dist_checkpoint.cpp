@@ -208,8 +208,8 @@ void DistCheckpoint::open() {
                              chunk.offsets,
                              {Shape(chunk.sizes.size(), 0), chunk.sizes}});
       items_.push_back({key, i});
-      sizes.push_back({id_of({.key = key, .global_offset = chunk.offsets}),
-                       {tensor.meta.dtype, chunk.sizes}});
+      sizes.push_back(
+          {id_of({.key = key, .global_offset = chunk.offsets}), {tensor.meta.dtype, chunk.sizes}});
     }
   }
   shared_.emplace(std::move(sizes), world_size_);
@@ -295,7 +295,8 @@ KeyDifference DistCheckpoint::load(runtime::RankContext& rank, StateDict& state,
                                                       : std::optional(found->second.meta.dtype);
   };
   KeyDifference difference = reconcile(rank, names_, wanted, stored, mode);
-  shared_->load(rank, plan_load(wanted), {[this](std::size_t item, const at::Tensor&) { return read(item); }});
+  shared_->load(rank, plan_load(wanted),
+                {[this](std::size_t item, const at::Tensor&) { return read(item); }});
   read_objects(state, mode);
   for (auto& [name, dict] : built) {
     read_objects(dict, mode);

@@ -77,9 +77,8 @@ std::int64_t FileStream::offset_of(const StoredTensor& tensor, const std::string
 }
 
 void FileStream::hash(std::int64_t end, std::byte* into) {
-  read_pieces(*file_, done_, end, into, [&](std::span<const std::byte> piece) {
-    hasher_.bytes(piece.data(), piece.size());
-  });
+  read_pieces(*file_, done_, end, into,
+              [&](std::span<const std::byte> piece) { hasher_.bytes(piece.data(), piece.size()); });
   done_ = std::max(done_, end);
 }
 

@@ -58,8 +58,10 @@ void Loader::make_pieces(int world_size) {
           global[axis] += common.offset[axis] - part.local.offset[axis];
           local[axis] -= box.offset[axis];
         }
-        index_[part.key].push_back(
-            {pieces_.size(), part.global_shape, std::move(global), {std::move(local), common.shape}});
+        index_[part.key].push_back({pieces_.size(),
+                                    part.global_shape,
+                                    std::move(global),
+                                    {std::move(local), common.shape}});
       }
       items.push_back(
           {tensor.id() + " " + text_of(box.offset), {tensor.dtype, box.shape}, tensor.file});
@@ -147,8 +149,8 @@ void Loader::close(int rank, const std::string& path) {
 
 void Loader::load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted,
                   Readers readers) {
-  const std::vector<LoadCopy> copies = plan_copies(
-      wanted, index_, [this](std::size_t piece) { return dtype_of(piece); }, address_);
+  const std::vector<LoadCopy> copies =
+      plan_copies(wanted, index_, [this](std::size_t piece) { return dtype_of(piece); }, address_);
   const int self = rank.rank();
   const LoadSource source{
       [this, self](std::size_t piece, const at::Tensor& place) { return read(self, piece, place); },
