@@ -100,8 +100,9 @@ void convert_plain(const ConvertRequest& request) {
   }
 }
 
-int convert(const ConvertRequest& request) {
-  if (request.to == "native") return reshard(request.native);
+int convert(ConvertRequest& request) {
+  request.native.for_nxd = request.to == "nxd";
+  if (request.to == "native" || request.to == "nxd") return reshard(request.native);
   if (request.to == "hf")
     return export_hub({.checkpoint = request.native.source,
                        .out = request.native.destination,
@@ -180,8 +181,9 @@ void add_checkpoint_convert(CLI::App& checkpoint, int& exit_code) {
   verb->add_option("--to", request->to,
                    "full: one file of torch.save; megatron: a folder of "
                    "megatron.core.dist_checkpointing; hf: weights for transformers (export-hf has "
-                   "more options); native: files per rank (as reshard)")
-      ->check(CLI::IsMember({"full", "megatron", "hf", "native"}))
+                   "more options); native: files per rank (as reshard); nxd: those that NxD's "
+                   "load_checkpoint takes")
+      ->check(CLI::IsMember({"full", "megatron", "hf", "native", "nxd"}))
       ->required();
   add_target(*verb, request->native);
   verb->add_option("--dtype", request->dtype, "of the weights; none: as they are")
@@ -196,6 +198,8 @@ void add_checkpoint_convert(CLI::App& checkpoint, int& exit_code) {
   verb->footer(
       "Examples:\n  trellis checkpoint convert a.ckpt --to full --out whole.pt\n"
       "  trellis checkpoint convert a.ckpt --to megatron --out iter_0000100\n"
+      "  trellis checkpoint convert a.ckpt trainer.devices=64 "
+      "distributed_strategy.expert_model_parallel_size=8 --to nxd --out nxd/step_100\n"
       "  trellis checkpoint convert iter_0000100 --to native --config llama.yaml --out b.ckpt");
   const AcceptedKeys accepted = add_accept_option(*verb);
   verb->callback([request, accepted, &exit_code] {

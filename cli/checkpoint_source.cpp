@@ -21,7 +21,8 @@ std::unique_ptr<TensorSource> CheckpointReader::open(const std::string& address)
   if (exit_code_ != 0) return nullptr;
   checkpoint::NxdContent content{.format = request.format,
                                  .is_renamed = request.is_renamed,
-                                 .attention = {request.heads, request.kv_heads}};
+                                 .attention = {request.heads, request.kv_heads},
+                                 .has_stacked_experts = request.has_stacked_experts};
   content.manifest = checkpoint::native::Manifest::from_json(request.manifest, address);
   content.manifest.files.clear();  // they have no hashes
   return checkpoint::nxd_source(checkpoint::native::with_checksums(place), std::move(content));

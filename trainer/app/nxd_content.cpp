@@ -19,6 +19,7 @@ int fill(NxdContentRequest& request) {
   request.format = content.format;
   request.manifest = content.manifest.to_json();
   request.is_renamed = content.is_renamed;
+  request.has_stacked_experts = content.has_stacked_experts;
   request.heads = content.attention.heads;
   request.kv_heads = content.attention.kv_heads;
   return static_cast<int>(ExitCode::kOk);

@@ -13,7 +13,7 @@ struct NxdContentRequest {
   std::string instance = "trn1.32xlarge";  ///< orders the copies of key/value heads
 
   std::string format, manifest;  ///< results: checkpoint::NxdContent; the manifest as JSON
-  bool is_renamed = false;
+  bool is_renamed = false, has_stacked_experts = false;
   std::int64_t heads = 0, kv_heads = 0;
 };
 

@@ -71,6 +71,7 @@ int reshard(const ReshardRequest& request) {
   check_model(request, *source, config);
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const checkpoint::NativeOptions options{.weights_only = request.weights_only,
+                                          .for_nxd = request.for_nxd,
                                           .threads = std::clamp(cores, 1, 4)};
   const checkpoint::Place place = checkpoint::open_place(request.destination);
   activity.now("writing the checkpoint, bytes");

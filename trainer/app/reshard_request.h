@@ -15,6 +15,7 @@ struct ReshardRequest {
   std::vector<std::string> overrides;      ///< key.path=value
   std::string instance = "trn1.32xlarge";  ///< orders the copies of key/value heads
   std::string source_format;               ///< that it must be of; "": any
+  bool for_nxd = false;                    ///< files that NxD's load_checkpoint takes
   bool weights_only = false;
   bool json = false;
 };

@@ -68,15 +68,15 @@ void NativeWriter::add(std::map<std::string, native::StoredFile> files,
   std::ranges::move(tensors, std::back_inserter(manifest_.tensors));
 }
 
-void NativeWriter::finish(native::Manifest head, const Value& user_content) {
+void NativeWriter::finish(std::optional<native::Manifest> head, const Value& user_content) {
   source_.finish_checks();
   write({native::kUserContentFile, user_content, {}, {}});
-  head.files = std::move(manifest_.files);
-  head.tensors = std::move(manifest_.tensors);
-  std::sort(
-      head.tensors.begin(), head.tensors.end(),
-      [](const native::StoredTensor& a, const native::StoredTensor& b) { return a.id() < b.id(); });
-  place_.storage->write_text(join_path(place_.path, native::kManifestFile), head.to_json());
+  if (head) {
+    head->files = std::move(manifest_.files);
+    head->tensors = std::move(manifest_.tensors);
+    std::ranges::sort(head->tensors, {}, &native::StoredTensor::id);
+    place_.storage->write_text(join_path(place_.path, native::kManifestFile), head->to_json());
+  }
   place_.storage->write_text(join_path(place_.path, native::kDoneFile), "1");
   end_new_folder(place_);
 }

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,9 +50,9 @@ class NativeWriter {
   /// What another writer wrote, on one thread.
   void add(std::map<std::string, native::StoredFile> files,
            std::vector<native::StoredTensor> tensors);
-  /// The checkpoint is complete afterwards. `head`: without files and tensors. Throws ConfigError
-  /// for damage of the source: the checkpoint stays incomplete.
-  void finish(native::Manifest head, const Value& user_content);
+  /// The checkpoint is complete afterwards. `head`: without files and tensors; none: no manifest.
+  /// Throws ConfigError for damage of the source: the checkpoint stays incomplete.
+  void finish(std::optional<native::Manifest> head, const Value& user_content);
 
  private:
   TensorSource& source_;

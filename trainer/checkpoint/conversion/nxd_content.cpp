@@ -15,6 +15,7 @@
 #include "trainer/checkpoint/formats/native/native_source.h"
 #include "trainer/checkpoint/formats/nxd/nxd_folder.h"
 #include "trainer/checkpoint/formats/nxd/nxd_training.h"
+#include "trainer/checkpoint/formats/nxd/stacked_experts.h"
 
 namespace trellis::checkpoint {
 namespace {
@@ -78,20 +79,6 @@ class FileTensors {
   native::Manifest& manifest_;
 };
 
-std::vector<std::string> files_of(const Place& place, const NxdFolder& folder) {
-  std::vector<std::string> files;
-  for (int pp = 0; pp < folder.pp; ++pp) {
-    for (int tp = 0; tp < folder.tp; ++tp) {
-      files.push_back(folder.model_file(place, tp, pp));
-      const bool has_files =
-          folder.has_optimizer && folder.optimizer_key.empty() && !folder.states_in_dcp;
-      for (int dp = 0; has_files && dp < folder.dp; ++dp)
-        files.push_back(folder.optimizer_file(place, dp, tp, pp));
-    }
-  }
-  return files;
-}
-
 }  // namespace
 
 std::unique_ptr<TensorSource> nxd_source(const Place& place, NxdContent content) {
@@ -99,8 +86,9 @@ std::unique_ptr<TensorSource> nxd_source(const Place& place, NxdContent content)
   for (const auto kind : {NxdFolder::Kind::kLegacy, NxdFolder::Kind::kNnm}) {
     if (content.format == nxd::name(kind)) format = nxd::name(kind);
   }
-  auto source = std::make_unique<native::NativeSource>(place, std::move(content.manifest), format,
-                                                       nxd::known_classes());
+  std::unique_ptr<TensorSource> source = std::make_unique<native::NativeSource>(
+      place, std::move(content.manifest), format, nxd::known_classes());
+  if (content.has_stacked_experts) source = nxd::experts_in_rows(std::move(source));
   if (!content.is_renamed) return source;
   return megatron::as_llama(std::move(source), content.attention);
 }
@@ -112,9 +100,8 @@ NxdContent read_rank_files(const Place& place) {
   const SavedPoint point = nxd::read_training(place, folder).point;
   manifest.step = point.step;
   manifest.consumed_samples = point.consumed_samples;
-  manifest.layout = {{"tp", folder.tp}, {"pp", folder.pp}, {"dp", folder.dp}};
-  for (const std::string& file : files_of(place, folder))
-    FileTensors(place, file, manifest).collect();
+  manifest.layout = nxd::layout_of(folder);
+  for (const std::string& file : folder.files(place)) FileTensors(place, file, manifest).collect();
   std::ranges::sort(manifest.tensors, {}, &StoredTensor::id);
   return content;
 }

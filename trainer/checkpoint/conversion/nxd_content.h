@@ -16,6 +16,7 @@ struct NxdContent {
   native::Manifest manifest;
   bool is_renamed = false;  ///< a Llama under Megatron's names: megatron::as_llama
   megatron::AttentionSizes attention = {};
+  bool has_stacked_experts = false;  ///< nxd::experts_in_rows
 };
 [[nodiscard]] std::unique_ptr<TensorSource> nxd_source(const Place& place, NxdContent content);
 

@@ -10,7 +10,7 @@
 namespace trellis::checkpoint {
 namespace {
 
-constexpr std::int64_t kPieceBytes = std::int64_t{2} << 20;
+constexpr std::int64_t kLeastPieceBytes = std::int64_t{2} << 20;
 
 std::size_t bytes_of(std::int64_t elements, DType dtype) {
   return static_cast<std::size_t>(elements * element_bytes(dtype));
@@ -89,7 +89,10 @@ void TensorFill::fill(const Box& piece, DType dtype, const ShardedPart& part) {
 
 void TensorFill::write(const TensorMeta& meta, const std::vector<ShardedPart>& parts,
                        const WriteBytes& write) {
-  for_each_piece(meta.shape, kPieceBytes / element_bytes(meta.dtype), [&](const Box& piece) {
+  std::int64_t bytes = kLeastPieceBytes;
+  for (const ShardedPart& part : parts)
+    bytes = std::max(bytes, source_.piece_bytes(*entry_of(part, meta.dtype)));
+  for_each_piece(meta.shape, bytes / element_bytes(meta.dtype), [&](const Box& piece) {
     piece_.assign(bytes_of(piece.elements(), meta.dtype), std::byte{0});
     for (const ShardedPart& part : parts) fill(piece, meta.dtype, part);
     write(piece_);

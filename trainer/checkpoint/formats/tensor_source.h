@@ -42,6 +42,10 @@ class TensorSource {
   /// tensors(), the box lies in it, and `into` has its bytes. Throws ConfigError that names the
   /// file and the key when the bytes are missing or damaged.
   virtual void read(const TensorEntry& tensor, const Box& box, std::span<std::byte> into) const = 0;
+  /// How much of a tensor to read at once.
+  [[nodiscard]] virtual std::int64_t piece_bytes(const TensorEntry&) const {
+    return std::int64_t{2} << 20;
+  }
 
   /// From now on read() may return before the file's content is compared with what was saved: a
   /// thread does it meanwhile. For those that call finish_checks() before their result is complete.

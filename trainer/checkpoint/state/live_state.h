@@ -21,9 +21,13 @@ struct LiveTensor {
   std::string state;      ///< of the optimizer; "": the weight itself
   at::Tensor values;      ///< shares memory with training; its shape is the stored one
   std::vector<ShardedPart> parts;
-  ParameterSpan span = {};  ///< of a state
-  bool optional = false;    ///< an adapter: a checkpoint of the model without it may be loaded
-  bool of_experts = false;  ///< another one on each rank of an EP group
+  ParameterSpan span = {};       ///< of a state
+  bool optional = false;         ///< an adapter: a checkpoint of the model without it may be loaded
+  bool of_experts = false;       ///< another one on each rank of an EP group
+  std::string stored_name = {};  ///< of the parameter in files; "": its own
+  [[nodiscard]] const std::string& name_in_file() const {
+    return stored_name.empty() ? parameter : stored_name;
+  }
 };
 
 /// Weights and optimizer states of a rank, in a fixed order.

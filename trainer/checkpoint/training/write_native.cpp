@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -17,9 +18,11 @@
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/native_source.h"
 #include "trainer/checkpoint/formats/native/zero1_dcp.h"
+#include "trainer/checkpoint/formats/nxd/stacked_experts.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/checkpoint/sharding/state_keys.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
+#include "trainer/checkpoint/training/nxd_jobs.h"
 #include "trainer/checkpoint/training/run_checkpoints.h"
 #include "trainer/checkpoint/training/save_options.h"
 #include "trainer/checkpoint/training/torch_dist.h"
@@ -130,14 +133,16 @@ Head head_of(const TensorSource& source, const Place& place, const RunConfig& co
 class RankWriter {
  public:
   RankWriter(NativeWriter& writer, const Place& place, const RunConfig& config, const Head& head,
-             bool weights_only)
-      : writer_(writer), place_(place), config_(config), head_(head), weights_only_(weights_only) {}
+             const NativeOptions& options)
+      : writer_(writer), place_(place), config_(config), head_(head), options_(options) {}
 
   [[nodiscard]] std::vector<native::FileJob> jobs_of(int rank) const {
-    const SaveArguments arguments{head_.manifest.step, head_.lr, weights_only_, plan_gather};
+    const SaveArguments arguments{head_.manifest.step, head_.lr, options_.weights_only,
+                                  plan_gather};
     return layout_jobs(config_, rank, head_.optimizer_steps,
                        [&](const native::RankContent& content) {
-                         return checkpoint_jobs(config_, content, arguments);
+                         return options_.for_nxd ? nxd_jobs(config_, content, arguments)
+                                                 : checkpoint_jobs(config_, content, arguments);
                        });
   }
   void check(int rank) {
@@ -188,20 +193,20 @@ class RankWriter {
   const Place& place_;
   const RunConfig& config_;
   const Head& head_;
-  bool weights_only_;
+  const NativeOptions& options_;
   std::mutex mutex_;
   std::int64_t bytes_ = 0;
   std::set<std::string> problems_, asked_;
   native::Written written_;
 };
 
-}  // namespace
-
-std::int64_t write_native(TensorSource& source, const Place& place, const RunConfig& config,
-                          const NativeOptions& options, const Progress& progress) {
-  NativeWriter writer(source, place);
+/// Writes `tensors`, whose other properties are those of `source`.
+std::int64_t write_files(TensorSource& source, TensorSource& tensors, const Place& place,
+                         const RunConfig& config, const NativeOptions& options,
+                         const Progress& progress) {
+  NativeWriter writer(tensors, place);
   Head head = head_of(source, place, config);
-  RankWriter ranks(writer, place, config, head, options.weights_only);
+  RankWriter ranks(writer, place, config, head, options);
   for_each_rank(config.world_size(), options.threads, [&](int rank) { ranks.check(rank); });
   Problems all;
   for (const std::string& problem : ranks.problems()) all.add(source.address(), problem);
@@ -219,8 +224,20 @@ std::int64_t write_native(TensorSource& source, const Place& place, const RunCon
     }
   });
   ranks.finish();
-  writer.finish(std::move(head.manifest), head.content);
+  writer.finish(options.for_nxd ? std::nullopt : std::optional(std::move(head.manifest)),
+                head.content);
   return ranks.bytes();
+}
+
+}  // namespace
+
+std::int64_t write_native(TensorSource& source, const Place& place, const RunConfig& config,
+                          const NativeOptions& options, const Progress& progress) {
+  if (!options.for_nxd) return write_files(source, source, place, config, options, progress);
+  const auto stacked =
+      config.model.moe ? nxd::experts_stacked(source, config.model.moe->num_experts) : nullptr;
+  return write_files(source, stacked ? *stacked : source, place, nxd_config(config), options,
+                     progress);
 }
 
 }  // namespace trellis::checkpoint

@@ -9,6 +9,7 @@ namespace trellis::checkpoint {
 
 struct NativeOptions {
   bool weights_only = false;  ///< no optimizer files, even if `config` asks for them
+  bool for_nxd = false;       ///< as NxD's save_checkpoint writes them (nxd_jobs.h), no manifest
   int threads = 2;            ///< that read and write at the same time; each needs 32 MiB
 };
 

@@ -16,14 +16,16 @@
 #include "trainer/checkpoint/containers/dcp.h"
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/conversion/layout/layout_jobs.h"
+#include "trainer/checkpoint/conversion/layout/nxd_form.h"
 #include "trainer/checkpoint/conversion/model_check.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/formats/native/checksums.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/native_source.h"
 #include "trainer/checkpoint/formats/native/stored_tensor.h"
-#include "trainer/checkpoint/formats/nxd/nxd_training.h"
 #include "trainer/checkpoint/formats/nxd/nxd_folder.h"
+#include "trainer/checkpoint/formats/nxd/nxd_training.h"
+#include "trainer/checkpoint/formats/nxd/stacked_experts.h"
 #include "trainer/checkpoint/sharding/state_keys.h"
 #include "trainer/parallel_layers/rank_mesh.h"
 
@@ -69,6 +71,14 @@ class RankFile {
   }
   [[nodiscard]] const std::string& name() const { return reader_.name(); }
   [[nodiscard]] const Value& root() const { return reader_.root(); }
+  /// The dict of the weights, and the keys above it.
+  [[nodiscard]] std::pair<const Value*, std::vector<PathKey>> weights() const {
+    for (const char* key : {"state_dict", "model"}) {
+      const Value* below = root().find(key);
+      if (below != nullptr && below->is_dict()) return {below, {key}};
+    }
+    return {&root(), {}};
+  }
 
   /// Points `stored` at the value below `keys`; its shape there. Throws ConfigError.
   Shape point(StoredTensor& stored, std::vector<PathKey> keys) const {
@@ -152,14 +162,8 @@ struct FileNames {
 class ModelNames {
  public:
   ModelNames(const RankFile& file, const FileJob& job, NxdFolder::Kind kind) {
-    const Value* root = &file.root();
-    for (const char* key : {"state_dict", "model"}) {
-      const Value* below = root->find(key);
-      if (below == nullptr || !below->is_dict()) continue;
-      below_.emplace_back(key);
-      root = below;
-      break;
-    }
+    const auto [root, below] = file.weights();
+    below_ = below;
     // NNM counts the layers of a stage from 0.
     if (kind == NxdFolder::Kind::kNnm) first_layer_ = first_layer(job);
     if (job.stored.empty() || !root->is_dict()) return;
@@ -230,12 +234,43 @@ std::vector<ParameterGroup> groups_of(const Value& root, const std::string& wher
   return groups;
 }
 
+/// NxD has two optimizers where experts are spread and ZeRO-1 is on, one of the dense weights and
+/// one of the experts, each with all groups; its dict has both, the numbers of the experts after an
+/// offset and in their groups without it.
+void split_experts(const Value& state, const std::string& where, std::vector<ParameterGroup>& ours,
+                   std::vector<ParameterGroup>& theirs) {
+  const Value* first = state.find("ep_param_group_offset");
+  if (first == nullptr) return;
+  std::int64_t offset = 0, first_group = 0;
+  try {
+    first_group = first->as_int();
+    offset = state.at("ep_base_state_offset").as_int();
+  } catch (const ConfigError& error) {
+    throw ConfigError(where + ": " + error.what());
+  }
+  for (std::size_t i = 0; i < theirs.size(); ++i) {
+    if (static_cast<std::int64_t>(i) < first_group) continue;
+    for (std::int64_t& id : theirs[i].ids) id += offset;
+  }
+  std::vector<ParameterGroup> split(2 * ours.size());
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    for (std::size_t j = 0; j < ours[i].ids.size(); ++j) {
+      const std::string& name = ours[i].names.at(j);
+      ParameterGroup& group = split[i + (nxd::is_expert_weight(name) ? ours.size() : 0)];
+      group.ids.push_back(ours[i].ids[j]);
+      group.names.push_back(name);
+    }
+  }
+  ours = std::move(split);
+}
+
 /// Our number of a parameter → theirs. Groups are the same; in each, torch numbers the parameters
 /// in the order of the model.
 std::map<std::int64_t, std::int64_t> ids_of(const RankFile& file, const Value& state,
                                             const FileJob& job) {
   auto ours = groups_of(job.root, file.name());
-  const auto theirs = groups_of(state, file.name());
+  auto theirs = groups_of(state, file.name());
+  split_experts(state, file.name(), ours, theirs);
   std::map<std::int64_t, std::int64_t> ids;
   bool fits = ours.size() == theirs.size();
   for (std::size_t group = 0; fits && group < ours.size(); ++group) {
@@ -344,9 +379,13 @@ RunConfig saved_config(const RunConfig& config, const NxdFolder& folder) {
   RunConfig saved = config;
   saved.distributed_strategy.tensor_model_parallel_size = folder.tp;
   saved.distributed_strategy.pipeline_model_parallel_size = folder.pp;
+  saved.distributed_strategy.expert_model_parallel_size = folder.ep;
+  saved.distributed_strategy.context_parallel_size = 1;  // no file's name has its rank
+  saved.distributed_strategy.token_shuffle_group_size = 1;
   if (folder.has_optimizer)
     saved.distributed_strategy.zero1 =
-        folder.dp > 1 || folder.states_in_dcp || config.distributed_strategy.zero1;
+        !folder.states_by_ep &&
+        (folder.dp > 1 || folder.states_in_dcp || config.distributed_strategy.zero1);
   saved.distributed_strategy.data_parallel_replicate_size = 1;  // one copy wrote the files
   saved.trainer.num_nodes = 1;
   saved.trainer.devices = folder.tp * folder.pp * folder.dp;
@@ -371,44 +410,67 @@ void take_vocabulary(const RankFile& file, const FileJob& job, NxdFolder::Kind k
 
 /// NxDT has one class for all Megatron models; here one that is a Llama has the names of a Llama.
 bool has_megatron_names(const Place& place, const NxdFolder& folder) {
-  const RankFile file(place, folder.model_file(place, 0, 0));
-  const Value* root = &file.root();
-  for (const char* key : {"state_dict", "model"}) {
-    const Value* below = root->find(key);
-    if (below != nullptr && below->is_dict()) root = below;
-  }
+  const RankFile file(place, folder.model_file(place, {}));
+  const Value* root = file.weights().first;
   return root->is_dict() && std::ranges::any_of(root->as_dict(), [](const auto& item) {
            return item.first.is_string() &&
                   item.first.as_string().find("language_model.") != std::string::npos;
          });
 }
 
+/// Whether experts are as NxD has them. Files of this program, which may be there without their
+/// manifest, have rows.
+bool stacks_experts(const Place& place, const NxdFolder& folder, const RunConfig& saved) {
+  if (!saved.model.moe) return false;
+  for (int pp = 0; pp < folder.pp; ++pp) {
+    const RankFile file(place, folder.model_file(place, {.pp = pp}));
+    const auto [root, above] = file.weights();
+    if (!root->is_dict()) continue;
+    for (const auto& [key, value] : root->as_dict()) {
+      if (!key.is_string() || !nxd::is_expert_weight(key.as_string())) continue;
+      std::vector<PathKey> path = above;
+      path.emplace_back(key.as_string());
+      StoredTensor stored;
+      return file.point(stored, std::move(path)).size() != 2;
+    }
+  }
+  return true;
+}
+
+/// The files that one rank has.
+std::vector<FileJob> rank_jobs(const RunConfig& saved, int rank, std::int64_t step,
+                               const NxdFolder& folder, NxdPart part, bool is_stacked) {
+  const native::FileOptions options{.zero1_dcp = folder.states_in_dcp};
+  return layout_jobs(saved, rank, step, [&](native::RankContent layout) {
+    if (part == NxdPart::kTrained)
+      layout.live = trained_part(layout.parameters, std::move(layout.live));
+    if (is_stacked)
+      layout.live = in_nxd_form(std::move(layout.live), layout.parameters, layout.place.place);
+    std::vector<FileJob> jobs = native::model_jobs(layout.live, layout.place, options);
+    if (folder.has_optimizer && part == NxdPart::kAll)
+      std::ranges::move(
+          native::optimizer_jobs(layout.live, layout.optimizer, /*lr=*/0, layout.place, options),
+          std::back_inserter(jobs));
+    return jobs;
+  });
+}
+
 /// The files of all ranks.
 native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunConfig saved,
-                             NxdPart part) {
+                             NxdPart part, bool is_stacked) {
   native::Manifest manifest;
   const SavedPoint point = nxd::read_training(place, folder).point;
   manifest.step = point.step;
   manifest.consumed_samples = point.consumed_samples;
-  manifest.layout = {{"tp", folder.tp}, {"pp", folder.pp}, {"dp", folder.dp}};
+  manifest.layout = nxd::layout_of(folder);
   Problems problems;
   FileNames names;
   std::optional<DcpReader> states;
   const std::string states_folder = join_path(place.path, "optim");
   if (folder.states_in_dcp) states.emplace(place.storage, states_folder);
-  const native::FileOptions options{.zero1_dcp = folder.states_in_dcp};
   for (int rank = 0; rank < saved.world_size(); ++rank) {
     const auto jobs_of = [&] {
-      return layout_jobs(saved, rank, point.step, [&](native::RankContent layout) {
-        if (part == NxdPart::kTrained)
-          layout.live = trained_part(layout.parameters, std::move(layout.live));
-        std::vector<FileJob> jobs = native::model_jobs(layout.live, layout.place, options);
-        if (folder.has_optimizer && part == NxdPart::kAll)
-          std::ranges::move(native::optimizer_jobs(layout.live, layout.optimizer, /*lr=*/0,
-                                                   layout.place, options),
-                            std::back_inserter(jobs));
-        return jobs;
-      });
+      return rank_jobs(saved, rank, point.step, folder, part, is_stacked);
     };
     std::vector<FileJob> jobs = jobs_of();
     for (std::size_t i = 0; i < jobs.size(); ++i) {
@@ -418,11 +480,11 @@ native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunCon
                    problems);
         continue;
       }
-      const trainer::RankMesh mesh{saved.tp(), saved.pp(), saved.dp()};
-      const int tp = mesh.tp_rank(rank), pp = mesh.pp_rank(rank);
-      const RankFile file(place, is_model
-                                     ? folder.model_file(place, tp, pp)
-                                     : folder.optimizer_file(place, mesh.dp_rank(rank), tp, pp));
+      const trainer::RankMesh mesh{saved.tp(), saved.pp(), saved.dp(), 1, saved.ep()};
+      const nxd::NxdRank self{mesh.tp_rank(rank), mesh.pp_rank(rank), mesh.ep_rank(rank),
+                              mesh.dp_rank(rank)};
+      const RankFile file(
+          place, is_model ? folder.model_file(place, self) : folder.optimizer_file(place, self));
       if (rank == 0 && is_model) {
         take_vocabulary(file, jobs[i], folder.kind, saved);
         jobs = jobs_of();
@@ -446,7 +508,8 @@ NxdContent read_nxd(const Place& place, const RunConfig& config, NxdPart part) {
   NxdContent content{.format = nxd::name(folder->kind)};
   content.is_renamed = saved.model.architecture == "llama" && has_megatron_names(place, *folder);
   if (content.is_renamed) saved.model.architecture = "gpt";
-  content.manifest = manifest_of(place, *folder, saved, part);
+  content.has_stacked_experts = stacks_experts(place, *folder, saved);
+  content.manifest = manifest_of(place, *folder, saved, part, content.has_stacked_experts);
   content.attention = {config.model.num_attention_heads, config.model.num_kv_heads};
   return content;
 }

@@ -153,12 +153,13 @@ std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
   for (const LiveTensor& tensor : live.model) {
     if (!names.insert(tensor.parameter).second) continue;
     const at::Tensor values = as_saved(tensor.values, options);
+    const std::string& name = tensor.name_in_file();
     if (options.masters_replace_weights && with_masters.contains(tensor.parameter)) {
-      items.emplace_back(tensor.parameter, builder.add_shape(values, tensor.of_experts));
+      items.emplace_back(name, builder.add_shape(values, tensor.of_experts));
       continue;
     }
-    items.emplace_back(tensor.parameter, builder.add(values, {tensor.parameter}, tensor.parts,
-                                                     {1, rank.ep_rank, tensor.of_experts}));
+    items.emplace_back(
+        name, builder.add(values, {name}, tensor.parts, {1, rank.ep_rank, tensor.of_experts}));
   }
   if (!options.lora_config.is_none()) items.emplace_back("lora_config", options.lora_config);
   return builder.finish(Value::ordered_dict(std::move(items)));
@@ -235,8 +236,10 @@ std::vector<FileJob> optimizer_jobs(const LiveState& live,
     nested ? of_id.set(tensor.state, value) : static_cast<void>(of_id = value);
   }
   const at::Tensor step = at::full({}, static_cast<double>(optimizer.steps()), at::kFloat);
-  const Value step_value = builder.add(step, {"step"}, {}, {});
+  Value step_value;
   for (const LiveTensor* tensor : trained_weights(live, optimizer)) {
+    if (step_value.is_none() || options.steps_by_parameter)
+      step_value = builder.add(step, {"step"}, {}, {});
     Value& state = folders[kBaseState].of(tensor->id);
     if (state.is_none()) state = Value::dict();
     state.set("step", step_value);

@@ -78,6 +78,8 @@ struct FileOptions {
   /// are written (NxD's avoid_saving_lower_precision_weights).
   bool masters_replace_weights = false;
   bool zero1_dcp = false;  ///< states of ZeRO-1 in one folder of DCP (zero1_dcp.h)
+  /// Each parameter has its own number of steps, which torch's optimizers count up in place.
+  bool steps_by_parameter = false;
   Value lora_config = {};  ///< of the files of weights, under this name; None: without it
 };
 

@@ -61,7 +61,7 @@ class StatesBuilder {
  private:
   [[nodiscard]] std::string key_of(const LiveTensor& state) const {
     const std::string folder = folder_of(state.state);
-    std::string key = folder + "." + state.parameter;
+    std::string key = folder + "." + state.name_in_file();
     if (folder == kBaseState) key += "." + state.state;
     const auto add = [&](const char* axis, int size, int rank) {
       std::string digits = std::to_string(rank);

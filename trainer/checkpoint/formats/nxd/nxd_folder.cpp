@@ -18,7 +18,6 @@
 namespace trellis::checkpoint::nxd {
 namespace {
 
-constexpr const char* kFirstModelFile = "model/dp_rank_00_tp_rank_00_pp_rank_00.pt";
 constexpr const char* kNnmFile = "model_optim_rng.ckpt";
 /// No cluster has more.
 constexpr int kMostRanks = 99'999;
@@ -59,29 +58,43 @@ std::vector<int> counts(const std::vector<std::string>& names, const std::regex&
   return most;
 }
 
-void refuse_experts(const Place& place, const std::vector<std::string>& names) {
-  for (const std::string& name : names) {
-    if (name.find("_ep_rank_") != std::string::npos)
-      throw ConfigError(place.address() + ": " + terminal_line(name) +
-                        ": files of expert-parallel ranks are not read in this version");
+/// Which states there are, and of how many ranks.
+void take_optimizer(const Place& place, NxdFolder& folder) {
+  static const std::regex pattern(
+      R"(dp_rank_(\d+)(?:_ep_rank_(\d+))?_tp_rank_\d+_pp_rank_\d+\.pt)");
+  const std::vector<int> copies = counts(names_in(place, "optim"), pattern, 2);
+  folder.states_in_dcp = place.has("optim/.metadata");
+  folder.has_optimizer = copies[0] > 0 || folder.states_in_dcp;
+  if (copies[1] == 0) {
+    folder.dp = std::max(1, copies[0]);
+    if (!folder.states_in_dcp && folder.has_optimizer && folder.dp % folder.ep != 0)
+      throw ConfigError(fmt::format(
+          "{}/optim: has files of {} data-parallel ranks: expected a multiple of the {} "
+          "expert-parallel ranks of {}/model; copy the whole folder again",
+          place.address(), folder.dp, folder.ep, place.address()));
+    return;
   }
+  folder.states_by_ep = true;
+  if (copies[1] >= folder.ep) return;
+  folder.has_optimizer = false;
+  log_warning(
+      fmt::format("{}/optim: has the states of {} of {} expert-parallel ranks, as NxD saves them "
+                  "without ZeRO-1 and without save_xser: they are not read; begin with the weights "
+                  "(--init-from)",
+                  place.address(), copies[1], folder.ep));
 }
 
 NxdFolder nxd_folder(const Place& place) {
-  static const std::regex model(R"(dp_rank_00_tp_rank_(\d+)_pp_rank_(\d+)\.pt)"),
-      optimizer(R"(dp_rank_(\d+)_tp_rank_\d+_pp_rank_\d+\.pt)");
-  const std::vector<std::string> models = names_in(place, "model");
-  refuse_experts(place, models);
+  static const std::regex pattern(
+      R"(dp_rank_00(?:_ep_rank_(\d+))?_tp_rank_(\d+)_pp_rank_(\d+)\.pt)");
+  const std::vector<int> ranks = counts(names_in(place, "model"), pattern, 3);
   NxdFolder folder;
-  const std::vector<int> ranks = counts(models, model, 2);
-  folder.tp = ranks[0];
-  folder.pp = ranks[1];
-  if (place.has("optim")) {
-    const std::vector<int> copies = counts(names_in(place, "optim"), optimizer, 1);
-    folder.states_in_dcp = place.has("optim/.metadata");
-    folder.has_optimizer = copies[0] > 0 || folder.states_in_dcp;
-    folder.dp = std::max(1, copies[0]);
-  }
+  folder.ep = std::max(1, ranks[0]);
+  folder.tp = ranks[1];
+  folder.pp = ranks[2];
+  if (place.has("optim")) take_optimizer(place, folder);
+  // Experts lie on the data-parallel ranks of a copy.
+  folder.dp = std::max(folder.dp, folder.ep);
   return folder;
 }
 
@@ -109,22 +122,15 @@ void check_files(const Place& place, const NxdFolder& folder) {
   if (std::int64_t{folder.tp} * folder.pp * folder.dp > kMostRanks)
     throw ConfigError(place.address() + ": files of more than " + std::to_string(kMostRanks) +
                       " ranks");
-  for (int pp = 0; pp < folder.pp; ++pp) {
-    for (int tp = 0; tp < folder.tp; ++tp) {
-      if (const std::string file = folder.model_file(place, tp, pp); !place.has(file))
-        problems.add(join_path(place.address(), file), "is missing");
-      for (int dp = 0; folder.has_optimizer && !folder.states_in_dcp && dp < folder.dp; ++dp) {
-        if (const std::string file = folder.optimizer_file(place, dp, tp, pp); !place.has(file))
-          problems.add(join_path(place.address(), file), "is missing");
-      }
-    }
+  for (const std::string& file : folder.files(place)) {
+    if (!place.has(file)) problems.add(join_path(place.address(), file), "is missing");
   }
   problems.throw_if_any();
 }
 
 /// Where the file of the first rank has the optimizer's dict next to the weights; "": nowhere.
 std::string states_key(const Place& place, const NxdFolder& folder) {
-  const std::string path = folder.model_file(place, 0, 0);
+  const std::string path = folder.model_file(place, {});
   const TorchFileReader file(place.storage->open(join_path(place.path, path)), known_classes());
   const Value* states = file.root().find(kLightningStates);
   if (states != nullptr && states->is(Value::Kind::kList) && !states->items().empty() &&
@@ -141,7 +147,7 @@ std::string states_key(const Place& place, const NxdFolder& folder) {
 std::optional<NxdFolder::Kind> kind_of(const Place& place) {
   // Our saves have a manifest, and one that was interrupted has no `done`.
   if (place.has(native::kManifestFile)) return std::nullopt;
-  if (place.has(kFirstModelFile)) {
+  if (place.has(native::model_file(0, 0)) || place.has(native::model_file(0, 0, 0))) {
     const bool complete = place.has(native::kDoneFile) || !place.has(native::kBeginFile);
     return complete ? std::optional(NxdFolder::Kind::kNxd) : std::nullopt;
   }
@@ -152,6 +158,13 @@ std::optional<NxdFolder::Kind> kind_of(const Place& place) {
 
 }  // namespace
 
+std::map<std::string, std::int64_t> layout_of(const NxdFolder& folder) {
+  std::map<std::string, std::int64_t> layout{
+      {"tp", folder.tp}, {"pp", folder.pp}, {"dp", folder.dp}};
+  if (folder.ep > 1) layout["ep"] = folder.ep;
+  return layout;
+}
+
 const char* name(NxdFolder::Kind kind) {
   switch (kind) {
     case NxdFolder::Kind::kNxd: return "nxd";
@@ -161,21 +174,38 @@ const char* name(NxdFolder::Kind kind) {
   return "nnm";
 }
 
-std::string NxdFolder::model_file(const Place& place, int tp_rank, int pp_rank) const {
+std::string NxdFolder::model_file(const Place& place, const NxdRank& rank) const {
+  const auto ep_rank = ep > 1 ? std::optional(rank.ep) : std::nullopt;
   switch (kind) {
-    case Kind::kNxd: return native::model_file(tp_rank, pp_rank);
-    case Kind::kNnm: return nnm_path(place, tp_rank, pp_rank);
+    case Kind::kNxd: return native::model_file(rank.tp, rank.pp, ep_rank);
+    case Kind::kNnm: return nnm_path(place, rank.tp, rank.pp);
     case Kind::kLegacy: break;
   }
-  const std::string path = legacy_path(tp_rank, pp_rank);
+  const std::string path = legacy_path(rank.tp, rank.pp);
   return place.has(path + "/checkpoint.pt") ? path + "/checkpoint.pt" : path;
 }
 
-std::string NxdFolder::optimizer_file(const Place& place, int dp_rank, int tp_rank,
-                                      int pp_rank) const {
-  if (!optimizer_key.empty()) return model_file(place, tp_rank, pp_rank);
-  return kind == Kind::kNxd ? native::optimizer_file(dp_rank, tp_rank, pp_rank)
-                            : fmt::format("optim.dp_rank_{:02}.tp_rank_{:02}", dp_rank, tp_rank);
+std::string NxdFolder::optimizer_file(const Place& place, const NxdRank& rank) const {
+  if (!optimizer_key.empty()) return model_file(place, rank);
+  if (kind != Kind::kNxd) return fmt::format("optim.dp_rank_{:02}.tp_rank_{:02}", rank.dp, rank.tp);
+  return states_by_ep ? native::optimizer_file(0, rank.tp, rank.pp, rank.ep)
+                      : native::optimizer_file(rank.dp, rank.tp, rank.pp);
+}
+
+std::vector<std::string> NxdFolder::files(const Place& place) const {
+  std::vector<std::string> models, states;
+  const bool has_states = has_optimizer && optimizer_key.empty() && !states_in_dcp;
+  for (int pp_rank = 0; pp_rank < pp; ++pp_rank) {
+    for (int tp_rank = 0; tp_rank < tp; ++tp_rank) {
+      for (int ep_rank = 0; ep_rank < ep; ++ep_rank)
+        models.push_back(model_file(place, {tp_rank, pp_rank, ep_rank}));
+      const int copies = states_by_ep ? ep : dp;
+      for (int copy = 0; has_states && copy < copies; ++copy)
+        states.push_back(optimizer_file(place, {tp_rank, pp_rank, copy % ep, copy}));
+    }
+  }
+  models.insert(models.end(), states.begin(), states.end());
+  return models;
 }
 
 bool is_nxd_folder(const Place& place) { return kind_of(place).has_value(); }

@@ -86,13 +86,13 @@ NxdTraining read_training(const Place& place, const NxdFolder& folder) {
   const NameNumbers numbers = numbers_of_name(place.path);
   NxdTraining training{{numbers.step, numbers.consumed_samples}};
   const std::string content = folder.kind == NxdFolder::Kind::kNxd ? native::kUserContentFile
-                                                                   : folder.model_file(place, 0, 0);
+                                                                   : folder.model_file(place, {});
   with_file(place, content,
             [&](const TorchFileReader& file) { take_content(file.root(), training); });
   if (training.point.step == 0 && folder.states_in_dcp)
     training.point.step = counted_steps(DcpReader(place.storage, join_path(place.path, "optim")));
   if (training.point.step == 0 && folder.has_optimizer && !folder.states_in_dcp)
-    with_file(place, folder.optimizer_file(place, 0, 0, 0), [&](const TorchFileReader& file) {
+    with_file(place, folder.optimizer_file(place, {}), [&](const TorchFileReader& file) {
       const Value* state = &file.root();
       if (!folder.optimizer_key.empty()) state = state->find(folder.optimizer_key);
       if (state != nullptr && state->is(Value::Kind::kList)) state = &state->items().front();
