@@ -415,10 +415,10 @@ class OtherModels(Case):
             self.same(router, whole[path + "router.linear_router.weight"], "router")
 
 
-class Dense(nxd.Case):
+class Dense(Case):
     def test_what_goes_out_is_what_came_in(self):
         folder, _, _ = self.nxdt(xser=False)
-        self.convert(folder)
+        nxd.Case.convert(self, folder)
         self.trellis("checkpoint", "convert", "native", "--to", "nxd", "--out", "written")
         files = [path.relative_to(folder) for path in folder.rglob("*.pt")]
         self.assertEqual(len(files), nxd.TP * nxd.PP * (1 + nxd.DP))
@@ -427,7 +427,7 @@ class Dense(nxd.Case):
                 torch.load(each / file, weights_only=True)
                 for each in (self.dir / "written", folder)
             )
-            Case.same(self, got, expected, str(file))
+            self.same(got, expected, str(file))
         said = json.loads(self.trellis("checkpoint", "inspect", "written", "--json").stdout)
         self.assertEqual((said["format"], said["step"]), ("nxd", 5))
         self.assertEqual(said["consumed_samples"], 160)
