@@ -36,10 +36,21 @@ def overrides(ep, tp, pp, dp):
     ]
 
 
-def whole_weights(seed):
+MEGATRON_NAMES = {
+    "model.embed_tokens": "language_model.embedding.word_embeddings",
+    "model.layers.": "language_model.encoder.layers.",
+    "model.norm": "language_model.encoder.final_layernorm",
+    "lm_head": "language_model.output_layer",
+    "self_attn.q_proj": "self_attention.query_key_value",
+    "self_attn.o_proj": "self_attention.dense",
+    "mlp.": "mlp.moe.",
+}
+
+
+def whole_weights(seed, kv_heads=2):
     """Of the model: dense weights, and of each layer a router and gate, up [E, f, h] and down
     [E, h, f], as transformers' experts have them."""
-    dense = {k: v for k, v in nxd.whole_weights(seed).items() if ".mlp." not in k}
+    dense = {k: v for k, v in nxd.whole_weights(seed, kv_heads).items() if ".mlp." not in k}
     torch.manual_seed(100 + seed)
     for layer in range(LAYERS):
         path = f"model.layers.{layer}."
@@ -413,6 +424,27 @@ class OtherModels(Case):
             self.same(got, own.transpose(1, 2), "down_proj")
             router = local[path + "moe.router.linear_router.weight"]
             self.same(router, whole[path + "router.linear_router.weight"], "router")
+
+    def test_a_mixtral_of_nxdts_megatron_class(self):
+        """Query, key and value of each head are neighbours, mixtures are in a module."""
+        sizes, heads = (2, 1, 2, 2), 4
+        self.weights = whole_weights(1, heads)
+        files = rank_files(sizes, self.weights)
+        for path, local in files.items():
+            files[path] = {}
+            for name, tensor in local.items():
+                if "k_proj" in name or "v_proj" in name:
+                    continue
+                if "q_proj" in name:
+                    qkv = [local[name.replace("q_proj", f"{p}_proj")] for p in "qkv"]
+                    tensor = torch.stack([t.view(heads, -1, HIDDEN) for t in qkv], 1)
+                    tensor = tensor.reshape(-1, HIDDEN)
+                for ours, theirs in MEGATRON_NAMES.items():
+                    name = name.replace(ours, theirs)
+                files[path][name] = tensor.clone()
+        options = ["model.num_kv_heads=4", "--weights-only"]
+        self.convert(self.make(files), *ONE_RANK, *options)
+        self.check(states=False)
 
 
 class Dense(Case):

@@ -318,8 +318,9 @@ void check_torch_dist(const RunConfig& config, SectionReaders& r) {
   }
   const std::string& architecture = config.model.architecture;
   std::string what;
-  if (architecture != "llama" && architecture != "gpt") what = "a model of " + architecture;
-  if (config.model.moe) what = "a mixture of experts";
+  if (architecture != "llama" && architecture != "mixtral" && architecture != "gpt")
+    what = "a model of " + architecture;
+  if (config.model.moe && config.model.moe->num_shared_experts > 0) what = "shared experts";
   if (config.model.lora) what = "a training of adapters";
   if (config.exp_manager.checkpoints.masters_replace_weights)
     what = "exp_manager.avoid_saving_lower_precision_weights";

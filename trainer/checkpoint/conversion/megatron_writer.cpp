@@ -72,9 +72,8 @@ class Writer {
       : source_(source), index_(index_of(source)), files_(place), done_(done) {}
 
   void add(const State& state, const std::vector<MegatronWeight>& weights) {
-    std::int64_t layers = 0;
-    for (const MegatronWeight& weight : weights) layers = std::max(layers, weight.layer + 1);
-    for (const MegatronWeight& weight : weights) write(state, weight, layers);
+    const megatron::LayerAxis axis = megatron::axis_of(weights);
+    for (const MegatronWeight& weight : weights) write(state, weight, axis);
   }
   DcpMetadata finish() {
     megatron::add_extra_states(metadata_, files_.next(0));
@@ -83,13 +82,14 @@ class Writer {
   }
 
  private:
-  void write(const State& state, const MegatronWeight& weight, std::int64_t layers) {
+  void write(const State& state, const MegatronWeight& weight, const megatron::LayerAxis& axis) {
     const DType dtype = state.dtypes.at(weight.blocks.front().key);
-    const TensorMeta chunk{.dtype = dtype, .shape = with_layer(weight, weight.shape, 1)};
-    const std::string key = (state.name.empty() ? "" : state_prefix(state.name)) +
-                            (weight.layer < 0 ? "" : megatron::kLayers) + weight.key;
-    DcpTensor& tensor = metadata_.tensors[key];
-    tensor.meta = {.dtype = dtype, .shape = with_layer(weight, weight.shape, layers)};
+    const megatron::MegatronPlace place = megatron::place_of(weight, axis);
+    const Box box = place.box({Shape(weight.shape.size(), 0), weight.shape});
+    const TensorMeta chunk{.dtype = dtype, .shape = box.shape};
+    DcpTensor& tensor =
+        metadata_.tensors[(state.name.empty() ? "" : state_prefix(state.name)) + place.key];
+    tensor.meta = {.dtype = dtype, .shape = place.shape};
     DcpFileWriter& file = files_.next(chunk.bytes());
     file.begin_chunk(chunk);
     TensorFill(source_, index_)
@@ -98,14 +98,8 @@ class Writer {
                  file.write(bytes);
                  done_.add(bytes.size());
                });
-    const Shape zeros(weight.shape.size(), 0);
-    tensor.chunks.push_back({.offsets = with_layer(weight, zeros, weight.layer),
-                             .sizes = chunk.shape,
-                             .place = file.end_chunk()});
-  }
-  static Shape with_layer(const MegatronWeight& weight, Shape shape, std::int64_t size) {
-    if (weight.layer >= 0) shape.insert(shape.begin(), size);
-    return shape;
+    tensor.chunks.push_back(
+        {.offsets = box.offset, .sizes = chunk.shape, .place = file.end_chunk()});
   }
   static std::vector<ShardedPart> parts_of(const State& state, const MegatronWeight& weight) {
     std::vector<ShardedPart> parts;

@@ -29,9 +29,11 @@ struct Content {
   std::vector<std::vector<ShardedPart>> copies;                   ///< of each: all that it is
   std::map<std::string, std::vector<megatron::LocalPart>> parts;  ///< by state: what is saved of it
 
-  /// `shards`: data-parallel ranks that each hold another part; those after them hold copies.
-  void add(const LiveTensor& live, const at::Tensor& values, int shards) {
-    for (ShardedPart part : live.parts) {
+  /// `shards`: data-parallel ranks that each hold another part; those after them hold copies, as
+  /// all ranks of EP do of dense tensors.
+  void add(const LiveTensor& live, const at::Tensor& values, int shards, int ep_rank) {
+    const bool is_copy = shards == 1 && ep_rank > 0 && !live.of_experts;
+    for (ShardedPart part : is_copy ? std::vector<ShardedPart>() : live.parts) {
       if (!part.tensor.replica_id.empty()) part.tensor.replica_id.back() %= shards;
       if (!is_main_replica(part.tensor.replica_id)) continue;
       part.tensor.dtype = dtype_of(values.scalar_type());
@@ -42,12 +44,12 @@ struct Content {
   }
 };
 
-void add_weights(const LiveState& live, bool save_bf16, Content& content) {
+void add_weights(const LiveState& live, bool save_bf16, int ep_rank, Content& content) {
   std::set<std::string> names;  // a tied copy on the rank of its original is left out
   for (const LiveTensor& tensor : live.model) {
     if (!names.insert(tensor.parameter).second) continue;
     const bool rounds = save_bf16 && tensor.values.is_floating_point();
-    content.add(tensor, rounds ? tensor.values.to(at::kBFloat16) : tensor.values, 1);
+    content.add(tensor, rounds ? tensor.values.to(at::kBFloat16) : tensor.values, 1, ep_rank);
   }
 }
 
@@ -56,9 +58,10 @@ megatron::ChunkMap map_of(const trainer::RunConfig& config, const LiveState& liv
   for (const LiveTensor& tensor : live.model) {
     for (const ShardedPart& part : tensor.parts) shapes[part.tensor.key] = part.tensor.global_shape;
   }
+  const trainer::ModelSection& model = config.model;
   return {shapes,
-          {config.model.num_attention_heads, config.model.num_kv_heads},
-          config.model.num_layers,
+          {model.num_attention_heads, model.num_kv_heads},
+          {model.num_layers, /*is_there=*/!model.moe || model.moe->frequency == 1},
           "model.dist_ckpt_format: torch_dist"};
 }
 
@@ -152,9 +155,10 @@ std::vector<FileJob> torch_dist_jobs(const trainer::RunConfig& config, const Liv
   common.holders = place.state_copies;
   try {
     Content content;
-    add_weights(live, options.save_bf16, content);
+    const int ep_rank = place.place.ep_rank;
+    add_weights(live, options.save_bf16, ep_rank, content);
     for (const LiveTensor& tensor : live.optimizer)
-      content.add(tensor, tensor.values, zero1 ? place.place.shards() : 1);
+      content.add(tensor, tensor.values, zero1 ? place.place.shards() : 1, ep_rank);
     const megatron::ChunkMap map = map_of(config, live);
     std::vector<Chunk> states;
     std::map<int, std::vector<Chunk>> by_rank;

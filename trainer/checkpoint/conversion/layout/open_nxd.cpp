@@ -506,7 +506,10 @@ NxdContent read_nxd(const Place& place, const RunConfig& config, NxdPart part) {
   TRELLIS_CHECK(folder.has_value(), "a folder of NxD");
   RunConfig saved = saved_config(config, *folder);
   NxdContent content{.format = nxd::name(folder->kind)};
-  content.is_renamed = saved.model.architecture == "llama" && has_megatron_names(place, *folder);
+  const bool is_mixtral = saved.model.architecture == "mixtral" &&
+                          saved.model.position_embedding == trainer::PositionEmbedding::kRope;
+  content.is_renamed =
+      (saved.model.architecture == "llama" || is_mixtral) && has_megatron_names(place, *folder);
   if (content.is_renamed) saved.model.architecture = "gpt";
   content.has_stacked_experts = stacks_experts(place, *folder, saved);
   content.manifest = manifest_of(place, *folder, saved, part, content.has_stacked_experts);

@@ -1,11 +1,15 @@
 #include "trainer/checkpoint/formats/megatron/arguments.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "base/escape.h"
+#include "trainer/config/parameter_count.h"
 
 namespace trellis::checkpoint::megatron {
 namespace {
@@ -145,13 +149,77 @@ void take_window(const Arguments& args, SavedModel& saved) {
     saved.model.sliding_window = static_cast<int>(sides.front()) + 1;
 }
 
-void take_experts(const Arguments& args, ModelSection& model) {
+/// Which layers are mixtures: each n-th from the first one on, or a list of zeros and ones.
+void take_mixtures(const Arguments& args, SavedModel& saved) {
+  const Value* value = args.find("moe_layer_freq");
+  if (value == nullptr) return;
+  ModelSection& model = saved.model;
+  model.moe->first_layer = 0;
+  if (!value->is(Value::Kind::kList)) {
+    model.moe->frequency = std::max(1, args.integer("moe_layer_freq").value_or(1));
+    return;
+  }
+  const auto pattern = args.checked("moe_layer_freq", [&] { return value->as_ints(); });
+  const auto fits = [&] {
+    for (std::size_t layer = 0; layer < pattern.size(); ++layer) {
+      const bool is_mixed = trainer::is_moe_layer(model, static_cast<int>(layer));
+      if (is_mixed != (pattern[layer] != 0)) return false;
+    }
+    return true;
+  };
+  for (model.moe->frequency = 1; model.moe->frequency <= std::ssize(pattern);
+       ++model.moe->frequency) {
+    for (int& first = model.moe->first_layer = 0; first < model.moe->frequency; ++first) {
+      if (fits()) return;
+    }
+  }
+  saved.others.push_back({std::string(trainer::kArgumentsPrefix) + "moe_layer_freq",
+                          terminal_line(value->text(kMostText)), "every n-th layer"});
+}
+
+void take_experts(const Arguments& args, SavedModel& saved) {
+  ModelSection& model = saved.model;
   if (!args.has("num_experts")) return;
   const auto experts = args.integer("num_experts");
   if (!experts) return model.moe.reset();
   if (!model.moe) model.moe.emplace();
-  model.moe->num_experts = *experts;
-  model.moe->top_k = args.integer("moe_router_topk").value_or(model.moe->top_k);
+  trainer::MoeSection& moe = *model.moe;
+  moe.num_experts = *experts;
+  moe.top_k = args.integer("moe_router_topk").value_or(moe.top_k);
+  take_mixtures(args, saved);
+  model.ffn_hidden_size = args.integer("moe_ffn_hidden_size").value_or(model.ffn_hidden_size);
+  moe.routed_scaling_factor =
+      args.number("moe_router_topk_scaling_factor").value_or(moe.routed_scaling_factor);
+  if (args.has("moe_router_pre_softmax"))
+    moe.normalize_top_k_affinities = !args.is_true("moe_router_pre_softmax");
+  const bool is_sinkhorn = args.text("moe_router_load_balancing_type") == "sinkhorn";
+  const bool is_sigmoid = args.text("moe_router_score_function") == "sigmoid";
+  if (is_sinkhorn || is_sigmoid || args.has("moe_router_score_function"))
+    moe.routing_algorithm = is_sinkhorn ? "sinkhorn" : is_sigmoid ? "group_limited" : "top_k";
+  moe.num_groups = args.integer("moe_router_num_groups").value_or(moe.num_groups);
+  moe.top_k_groups = args.integer("moe_router_group_topk").value_or(moe.top_k_groups);
+}
+
+void set_experts(const ModelSection& model, Value& arguments) {
+  if (!model.moe) return;
+  const trainer::MoeSection& moe = *model.moe;
+  const bool is_grouped = moe.routing_algorithm == "group_limited";
+  Value::List pattern;
+  for (int layer = 0; layer < model.num_layers; ++layer)
+    pattern.emplace_back(trainer::is_moe_layer(model, layer) ? 1 : 0);
+  arguments.set("moe_router_topk", Value(moe.top_k));
+  arguments.set("moe_layer_freq", moe.frequency == 1 ? Value(1) : Value::list(std::move(pattern)));
+  arguments.set("moe_router_load_balancing_type",
+                moe.routing_algorithm == "sinkhorn" ? "sinkhorn" : "aux_loss");
+  if (moe.routing_algorithm != "sinkhorn") {
+    arguments.set("moe_router_pre_softmax", Value(!is_grouped && !moe.normalize_top_k_affinities));
+    arguments.set("moe_router_score_function", is_grouped ? "sigmoid" : "softmax");
+  }
+  if (moe.routed_scaling_factor != 1)
+    arguments.set("moe_router_topk_scaling_factor", Value(moe.routed_scaling_factor));
+  if (!is_grouped) return;
+  arguments.set("moe_router_num_groups", Value(moe.num_groups));
+  arguments.set("moe_router_group_topk", Value(moe.top_k_groups));
 }
 
 /// Arguments that change what a model computes, and that have one value here.
@@ -167,6 +235,8 @@ constexpr Fixed kFixed[] = {{"rotary_interleaved", "False"},
                             {"multi_latent_attention", "False"},
                             {"softmax_type", "vanilla"},
                             {"mtp_num_layers", "None"},
+                            {"moe_shared_expert_intermediate_size", "None"},
+                            {"moe_router_enable_expert_bias", "False"},
                             {"window_attn_skip_freq", "None"},
                             {"no_rope_freq", "None"},
                             {"qk_l2_norm", "False"},
@@ -240,7 +310,7 @@ SavedModel model_of_arguments(const Value& args, const trainer::ModelSection& li
   take_mlp(arguments, saved.model);
   take_positions(arguments, saved);
   take_window(arguments, saved);
-  take_experts(arguments, saved.model);
+  take_experts(arguments, saved);
   if (arguments.has("untie_embeddings_and_output_weights"))
     saved.model.share_embeddings_and_output_weights =
         !arguments.is_true("untie_embeddings_and_output_weights");
@@ -270,6 +340,7 @@ void set_arguments(const trainer::ModelSection& model, Value& arguments) {
   if (scaling.type == "linear") set("rotary_seq_len_interpolation_factor", Value(scaling.factor));
   if (is_gated(model.activation) && model.activation != Activation::kSwiglu)
     arguments.erase("swiglu");
+  set_experts(model, arguments);
 }
 
 }  // namespace trellis::checkpoint::megatron

@@ -11,8 +11,9 @@
 namespace trellis::checkpoint::megatron {
 namespace {
 
-std::string full_key(const MegatronWeight& weight) {
-  return weight.layer < 0 ? weight.key : kLayers + std::to_string(weight.layer) + "." + weight.key;
+/// Also of an expert alone.
+std::pair<std::string, std::int64_t> identity(const MegatronWeight& weight) {
+  return {key_with_layer(weight), weight.expert};
 }
 
 class LlamaView final : public TensorSource {
@@ -61,14 +62,15 @@ class LlamaView final : public TensorSource {
            const AttentionSizes& attention) {
     ShapeOf shapes, between;
     for (const auto& [weight, entry] : entries) shapes[weight] = entry->shape;
-    std::map<std::string, MegatronWeight> of_source;
+    std::map<std::pair<std::string, std::int64_t>, MegatronWeight> of_source;
     for (MegatronWeight& weight : to_megatron(shapes, attention, address())) {
-      between[full_key(weight)] = weight.shape;
-      of_source.emplace(full_key(weight), std::move(weight));
+      Shape& shape = between[key_with_layer(weight)] = weight.shape;
+      if (weight.expert >= 0) shape.insert(shape.begin(), weight.experts);
+      of_source.emplace(identity(weight), std::move(weight));
     }
     std::map<std::string, TensorEntry> made;
     for (const MegatronWeight& weight : from_megatron(between, attention, address())) {
-      const MegatronWeight& there = of_source.at(full_key(weight));
+      const MegatronWeight& there = of_source.at(identity(weight));
       for (const RowBlock& block : weight.blocks) {
         const std::string key = StateKey{state, block.key}.text();
         TensorEntry& entry = made[key];

@@ -20,12 +20,9 @@ bool follows(const Box& a, const Box& b) {
 
 }  // namespace
 
-ChunkMap::ChunkMap(const ShapeOf& shapes, const AttentionSizes& attention, std::int64_t layers,
+ChunkMap::ChunkMap(const ShapeOf& shapes, const AttentionSizes& attention, const LayerAxis& axis,
                    const std::string& where)
-    : shapes_(shapes),
-      where_(where),
-      layers_(layers),
-      weights_(to_megatron(shapes, attention, where)) {
+    : shapes_(shapes), where_(where), axis_(axis), weights_(to_megatron(shapes, attention, where)) {
   for (std::size_t i = 0; i < weights_.size(); ++i) {
     for (std::size_t block = 0; block < weights_[i].blocks.size(); ++block)
       blocks_.emplace(weights_[i].blocks[block].key, std::pair(i, block));
@@ -62,18 +59,12 @@ void ChunkMap::add_pieces(const LocalPart& part, const std::string& key,
 }
 
 Chunk ChunkMap::chunk_of(const std::string& state, const Piece& piece) const {
-  const MegatronWeight& weight = weights_[piece.weight];
-  Chunk chunk{
-      (state.empty() ? "" : state_prefix(state)) + (weight.layer < 0 ? "" : kLayers) + weight.key,
-      weight.shape,
-      piece.box,
-      piece.dtype,
-      {{piece.tensor, piece.local}}};
-  if (weight.layer < 0) return chunk;
-  chunk.global_shape.insert(chunk.global_shape.begin(), layers_);
-  chunk.box.offset.insert(chunk.box.offset.begin(), weight.layer);
-  chunk.box.shape.insert(chunk.box.shape.begin(), 1);
-  return chunk;
+  const MegatronPlace place = place_of(weights_[piece.weight], axis_);
+  return {(state.empty() ? "" : state_prefix(state)) + place.key,
+          place.shape,
+          place.box(piece.box),
+          piece.dtype,
+          {{piece.tensor, piece.local}}};
 }
 
 std::vector<Chunk> ChunkMap::chunks_of(const std::string& state,

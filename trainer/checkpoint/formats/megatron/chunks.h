@@ -22,7 +22,7 @@ struct LocalPart {
 /// its rows.
 struct Chunk {
   std::string key;     ///< "optimizer.state.exp_avg.decoder.layers.mlp.linear_fc1.weight"
-  Shape global_shape;  ///< with the axis of layers
+  Shape global_shape;  ///< with the axes of layers and experts
   Box box;
   DType dtype = DType::kFloat32;
   std::vector<std::pair<std::size_t, Box>> slices;  ///< number of a local tensor, box in it
@@ -32,9 +32,9 @@ struct Chunk {
 /// Where parts of native tensors lie in those of Megatron-core, for a rank that writes what it has.
 class ChunkMap {
  public:
-  /// `shapes`: of all weights of the layers that are mapped. `layers`: of the whole model. Throws
+  /// `shapes`: of all weights of the layers that are mapped. `axis`: of the whole model. Throws
   /// ConfigError as to_megatron().
-  ChunkMap(const ShapeOf& shapes, const AttentionSizes& attention, std::int64_t layers,
+  ChunkMap(const ShapeOf& shapes, const AttentionSizes& attention, const LayerAxis& axis,
            const std::string& where);
 
   /// Of parts of one state ("": the weights). Throws ConfigError for a state whose shape is not
@@ -45,7 +45,7 @@ class ChunkMap {
  private:
   struct Piece {
     std::size_t weight = 0;
-    Box box;  ///< without the axis of layers
+    Box box;  ///< without the axes of layers and experts
     DType dtype = DType::kFloat32;
     std::size_t tensor = 0;
     Box local;
@@ -55,7 +55,7 @@ class ChunkMap {
 
   ShapeOf shapes_;
   std::string where_;
-  std::int64_t layers_;
+  LayerAxis axis_;
   std::vector<MegatronWeight> weights_;
   std::multimap<std::string, std::pair<std::size_t, std::size_t>> blocks_;  ///< by native key
 };

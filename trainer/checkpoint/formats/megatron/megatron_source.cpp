@@ -170,15 +170,16 @@ void MegatronSource::add_state(const std::string& state, const std::string& pref
     for (std::int64_t layer = 0; layer < tensor.meta.shape[0]; ++layer) {
       const std::string of_layer = kLayers + std::to_string(layer) + "." + below;
       shapes[of_layer] = {tensor.meta.shape.begin() + 1, tensor.meta.shape.end()};
-      places[of_layer] = {key, layer};
+      places[of_layer] = {key, {layer}};
       dtypes[of_layer] = tensor.meta.dtype;
     }
   }
   for (const MegatronWeight& weight : from_megatron(shapes, attention_, address_)) {
-    const std::string name =
-        weight.layer < 0 ? weight.key : kLayers + std::to_string(weight.layer) + "." + weight.key;
+    const std::string name = key_with_layer(weight);
+    Piece place = places.at(name);
+    if (weight.expert >= 0) place.lead.push_back(weight.expert);
     for (const RowBlock& block : weight.blocks)
-      add_piece(state, weight, block, places.at(name), dtypes.at(name));
+      add_piece(state, weight, block, place, dtypes.at(name));
   }
 }
 
@@ -186,18 +187,16 @@ void MegatronSource::add_piece(const std::string& state, const MegatronWeight& w
                                const RowBlock& block, const Piece& piece, DType dtype) {
   const std::string key = StateKey{state, block.key}.text();
   entries_.emplace(key, TensorEntry{key, dtype, weight.shape});
-  pieces_[key].push_back({piece.tensor, piece.layer, block.first, block.native_first, block.rows});
+  pieces_[key].push_back({piece.tensor, piece.lead, block.first, block.native_first, block.rows});
 }
 
-/// `rows`: a box of the folder's tensor without its axis of layers; it fills the rows of `box` from
-/// rows.offset[0] − piece.first + piece.native_first on.
-void MegatronSource::read_chunks(const Piece& piece, const Box& rows, const Box& box, DType dtype,
+/// `wanted`: a box of the folder's tensor without its first axes; it fills the rows of `box` from
+/// wanted.offset[0] − piece.first + piece.native_first on.
+void MegatronSource::read_chunks(const Piece& piece, Box wanted, const Box& box, DType dtype,
                                  std::span<std::byte> into) const {
-  Box wanted = rows;
-  if (piece.layer >= 0) {
-    wanted.offset.insert(wanted.offset.begin(), piece.layer);
-    wanted.shape.insert(wanted.shape.begin(), 1);
-  }
+  const std::size_t first = piece.lead.size();
+  wanted.offset.insert(wanted.offset.begin(), piece.lead.begin(), piece.lead.end());
+  wanted.shape.insert(wanted.shape.begin(), first, 1);
   const DcpTensor& tensor = reader_->metadata().tensors.at(piece.tensor);
   std::int64_t found = 0;
   for (std::size_t i = 0; i < tensor.chunks.size(); ++i) {
@@ -208,11 +207,8 @@ void MegatronSource::read_chunks(const Piece& piece, const Box& rows, const Box&
     BoxCopy copy{chunk.sizes, common.offset, box.shape, common.offset, common.shape};
     for (std::size_t axis = 0; axis < common.offset.size(); ++axis)
       copy.from_offset[axis] -= chunk.offsets[axis];
-    if (piece.layer >= 0) {
-      copy.into_shape.insert(copy.into_shape.begin(), 1);
-      copy.into_offset[0] = 0;
-    }
-    const std::size_t first = piece.layer >= 0 ? 1 : 0;
+    copy.into_shape.insert(copy.into_shape.begin(), first, 1);
+    std::fill_n(copy.into_offset.begin(), first, 0);
     for (std::size_t axis = first; axis < copy.into_offset.size(); ++axis)
       copy.into_offset[axis] -= box.offset[axis - first];
     if (copy.into_offset.size() > first)

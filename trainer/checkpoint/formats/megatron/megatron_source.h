@@ -48,14 +48,14 @@ class MegatronSource final : public TensorSource {
   /// Rows of a tensor of the folder that are rows of a native one.
   struct Piece {
     std::string tensor;
-    std::int64_t layer = -1;  ///< index of the axis that the native tensor does not have; −1: none
+    Shape lead = {};  ///< indices of the first axes, which the native tensor does not have
     std::int64_t first = 0, native_first = 0, rows = 0;
   };
   void read_common(const Place& place);
   void add_state(const std::string& state, const std::string& prefix);
   void add_piece(const std::string& state, const MegatronWeight& weight, const RowBlock& block,
                  const Piece& piece, DType dtype);
-  void read_chunks(const Piece& piece, const Box& rows, const Box& box, DType dtype,
+  void read_chunks(const Piece& piece, Box wanted, const Box& box, DType dtype,
                    std::span<std::byte> into) const;
 
   std::string address_;

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "base/error.h"
 
 namespace trellis::checkpoint::megatron {
@@ -23,6 +25,19 @@ struct Family {
   const char *gate, *up;              ///< modules that linear_fc1 fuses
 };
 
+constexpr const char* kNativeRouter = "mlp.router.linear_router";
+constexpr const char* kNativeNorm = "post_attention_layernorm";
+/// Of a mixture with transformer_engine; without it the name is that of a dense layer.
+constexpr const char* kMixtureNorm = "pre_mlp_layernorm";
+
+/// Weights of stacked experts.
+struct ExpertName {
+  const char *native, *megatron;
+};
+constexpr ExpertName kExpertNames[] = {
+    {"mlp.expert_mlps.mlp_op.gate_up_proj", "mlp.experts.experts.linear_fc1"},
+    {"mlp.expert_mlps.mlp_op.down_proj", "mlp.experts.experts.linear_fc2"}};
+
 const Family& llama() {
   static const Family family{"model.layers.",
                              {{"model.embed_tokens", "embedding.word_embeddings"},
@@ -33,6 +48,7 @@ const Family& llama() {
                               {"self_attn.o_proj", "self_attention.linear_proj"},
                               {"self_attn.q_norm", "self_attention.q_layernorm"},
                               {"self_attn.k_norm", "self_attention.k_layernorm"},
+                              {kNativeRouter, "mlp.router"},
                               {"mlp.down_proj", "mlp.linear_fc2"}},
                              {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
                              "mlp.gate_proj",
@@ -52,6 +68,7 @@ const Family& gpt() {
        {"self_attention.dense", "self_attention.linear_proj"},
        {"self_attention.q_layernorm", "self_attention.q_layernorm"},
        {"self_attention.k_layernorm", "self_attention.k_layernorm"},
+       {kNativeRouter, "mlp.router"},
        {"mlp.dense_4h_to_h", "mlp.linear_fc2"}},
       {"self_attention.query", "self_attention.key_value"},
       "mlp.dense_h_to_4h",
@@ -127,6 +144,12 @@ class Mapping {
   void add_native(const std::string& key, const Shape& shape) {
     const LayerKey place = split_layer(key, family_.layers);
     const auto [module, end] = split_end(place.rest);
+    for (const ExpertName& name : kExpertNames) {
+      if (place.layer >= 0 && module == name.native)
+        return add_experts(key, name.megatron + end, place.layer, shape);
+    }
+    if (module == kNativeNorm && native_rows(place.layer, kNativeRouter, ".weight"))
+      add(kMixtureNorm + end, place.layer, shape, {{key, 0, 0, rows(shape)}});
     for (const Family::Name& name : place.layer < 0 ? family_.whole : family_.of_layer) {
       if (module == name.native && !end.empty())
         return add(megatron_name(name.megatron, end), place.layer, shape,
@@ -149,6 +172,11 @@ class Mapping {
   void add_megatron(const std::string& key, const Shape& shape) {
     const LayerKey place = split_layer(key, kLayers);
     const auto [module, end] = split_end(place.rest);
+    for (const ExpertName& name : kExpertNames) {
+      if (place.layer >= 0 && module == name.megatron)
+        return split_experts(key, native_key(place.layer, name.native, end), place, shape);
+    }
+    if (place.layer >= 0 && module == kMixtureNorm) return add_mixture_norm(key, end, place, shape);
     for (const Family::Name& name : place.layer < 0 ? family_.whole : family_.of_layer) {
       if (place.rest == megatron_name(name.megatron, end) && !end.empty())
         return add(place.rest, place.layer, shape,
@@ -196,6 +224,43 @@ class Mapping {
     problems_.add(where_, what + ": expected a multiple of " + std::to_string(by) + " rows, got " +
                               std::to_string(size) + "; correct the numbers of heads");
     return false;
+  }
+
+  /// Stacked rows of a layer's experts, of which its router has one row each.
+  void add_experts(const std::string& key, const std::string& there, std::int64_t layer,
+                   const Shape& shape) {
+    const std::int64_t experts = native_rows(layer, kNativeRouter, ".weight").value_or(0);
+    if (experts <= 0 || shape.size() != 2 || shape[0] % experts != 0)
+      return problems_.add(
+          where_,
+          fmt::format("{}: expected rows of as many experts as {} has rows "
+                      "({}), got {}",
+                      key, native_key(layer, kNativeRouter, ".weight"), experts, text_of(shape)));
+    add_each(there, layer, key, experts, with_rows(shape, shape[0] / experts));
+  }
+  void split_experts(const std::string& key, const std::string& native, const LayerKey& place,
+                     const Shape& shape) {
+    if (shape.size() != 3)
+      return problems_.add(where_, key +
+                                       ": expected three dimensions, experts, rows and columns, "
+                                       "got " +
+                                       text_of(shape));
+    add_each(place.rest, place.layer, native, shape[0], {shape[1], shape[2]});
+  }
+  void add_each(const std::string& there, std::int64_t layer, const std::string& native,
+                std::int64_t experts, const Shape& matrix) {
+    for (std::int64_t expert = 0; expert < experts; ++expert)
+      weights_.push_back(
+          {there, layer, matrix, {{native, 0, expert * matrix[0], matrix[0]}}, expert, experts});
+  }
+  /// Where the folder has both names, the other one counts.
+  void add_mixture_norm(const std::string& key, const std::string& end, const LayerKey& place,
+                        const Shape& shape) {
+    const std::string other = key.substr(0, key.size() - place.rest.size()) +
+                              megatron_name("mlp.linear_fc1.layer_norm", end);
+    if (shapes_.contains(other)) return;
+    add(place.rest, place.layer, shape,
+        {{native_key(place.layer, kNativeNorm, end), 0, 0, rows(shape)}});
   }
 
   void add_qkv(std::int64_t layer, const std::string& end, const Shape& query) {
@@ -279,13 +344,53 @@ bool is_llama_like(const ShapeOf& shapes) {
   if (shapes.contains("embedding.position_embeddings.weight") ||
       shapes.contains("decoder.final_layernorm.bias"))
     return false;
-  const auto fc1 = shapes.find("decoder.layers.0.mlp.linear_fc1.weight"),
-             fc2 = shapes.find("decoder.layers.0.mlp.linear_fc2.weight");
-  return fc1 != shapes.end() && fc2 != shapes.end() && fc1->second.size() == 2 &&
-         fc2->second.size() == 2 && fc1->second[0] == 2 * fc2->second[1];
+  const auto has_gate = [&](const std::string& path, std::size_t axes) {
+    const auto fc1 = shapes.find("decoder.layers.0.mlp." + path + "linear_fc1.weight"),
+               fc2 = shapes.find("decoder.layers.0.mlp." + path + "linear_fc2.weight");
+    return fc1 != shapes.end() && fc2 != shapes.end() && fc1->second.size() == axes &&
+           fc2->second.size() == axes && fc1->second[axes - 2] == 2 * fc2->second[axes - 1];
+  };
+  return has_gate("", 2) || has_gate("experts.experts.", 3);
 }
 
 }  // namespace
+
+Box MegatronPlace::box(const Box& of_weight) const {
+  Box box{lead, Shape(lead.size(), 1)};
+  box.offset.insert(box.offset.end(), of_weight.offset.begin(), of_weight.offset.end());
+  box.shape.insert(box.shape.end(), of_weight.shape.begin(), of_weight.shape.end());
+  return box;
+}
+
+MegatronPlace place_of(const MegatronWeight& weight, const LayerAxis& axis) {
+  if (weight.layer < 0) return {weight.key, weight.shape, {}};
+  MegatronPlace place{axis.is_there ? kLayers + weight.key : key_with_layer(weight), {}, {}};
+  const auto add = [&](std::int64_t index, std::int64_t size) {
+    place.lead.push_back(index);
+    place.shape.push_back(size);
+  };
+  if (axis.is_there) add(weight.layer, axis.layers);
+  if (weight.expert >= 0) add(weight.expert, weight.experts);
+  place.shape.insert(place.shape.end(), weight.shape.begin(), weight.shape.end());
+  return place;
+}
+
+std::string key_with_layer(const MegatronWeight& weight) {
+  return weight.layer < 0 ? weight.key : kLayers + std::to_string(weight.layer) + "." + weight.key;
+}
+
+LayerAxis axis_of(const std::vector<MegatronWeight>& weights) {
+  std::map<std::int64_t, std::set<std::string>> keys;
+  for (const MegatronWeight& weight : weights) {
+    if (weight.layer >= 0) keys[weight.layer].insert(weight.key);
+  }
+  LayerAxis axis;
+  for (const auto& [layer, of_layer] : keys) {
+    axis.layers = layer + 1;
+    axis.is_there = axis.is_there && of_layer == keys.begin()->second;
+  }
+  return axis;
+}
 
 std::vector<MegatronWeight> to_megatron(const ShapeOf& shapes, const AttentionSizes& attention,
                                         const std::string& where) {
