@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Mixtures of experts in folders of megatron-core: its GPTModel loads what we write and computes the
-logits of transformers' Mixtral, and what it saves comes back."""
+"""Mixtures of experts in folders of megatron-core: its GPTModel loads what we write and computes
+the logits of transformers' Mixtral, and what it saves comes back."""
 
 import argparse
 import json
@@ -27,9 +27,9 @@ SECOND = f"model.moe={{num_experts: {EXPERTS}, top_k: 2, dropless: true, frequen
 def megatron_model(pattern=1):
     megatron.on_the_cpu()
     from megatron.core.models.gpt import GPTModel
-    from megatron.core.transformer.moe import moe_utils
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
     from megatron.core.transformer import TransformerConfig
+    from megatron.core.transformer.moe import moe_utils
 
     moe_utils.te_general_gemm = None  # which it forgets without transformer_engine
     config = TransformerConfig(
@@ -168,11 +168,11 @@ class Training(Case):
                     expected = whole[f"{state}model.layers.{layer}.mlp.{ours}.weight"]
                     self.assertTrue(torch.equal(got.reshape(expected.shape), expected))
 
-    def check(self, moe, layers, axis, model):
+    def check(self, moe, layers, axis, model, pp):
         megatron.on_the_cpu()
         layout = [
             *("distributed_strategy.expert_model_parallel_size=2", "trainer.devices=8"),
-            *("distributed_strategy.pipeline_model_parallel_size=1", moe),
+            *(f"distributed_strategy.pipeline_model_parallel_size={pp}", moe),
         ]
         saved, _ = self.train("run", *layout, "model.dist_ckpt_format=torch_dist")
         direct = saved / "iter_0000002"
@@ -215,10 +215,23 @@ class Training(Case):
             self.assertEqual(losses[0], losses[1])
 
     def test_mixtures_in_every_layer(self):
-        self.check(EVERY, range(LAYERS), True, megatron_model())
+        self.check(EVERY, range(LAYERS), True, megatron_model(), pp=2)
 
     def test_mixtures_in_every_second_layer(self):
-        self.check(SECOND, (1, 3), False, megatron_model([0, 1, 0, 1]))
+        self.check(SECOND, (1, 3), False, megatron_model([0, 1, 0, 1]), pp=1)
+
+    def test_states_that_several_ranks_have(self):
+        for option in (
+            "distributed_strategy.zero1=false",
+            "model.dist_ckpt_parallel_dist_opt=false",
+        ):
+            with self.subTest(option):
+                saved, _ = self.train(
+                    *(option, option, EVERY, "model.dist_ckpt_format=torch_dist"),
+                    *("distributed_strategy.expert_model_parallel_size=2", "trainer.devices=8"),
+                    "distributed_strategy.pipeline_model_parallel_size=1",
+                )
+                self.trellis("checkpoint", "diff", saved, saved / "iter_0000002")
 
 
 class Refused(Case):
@@ -231,10 +244,8 @@ class Refused(Case):
             *("--to", "native", "--config", config, "--out", "native", "--weights-only"),
             returncode=2,
         ).stderr
-        self.assertIn(
-            "args.moe_router_topk: expected 3",
-            error.replace("model.moe.top_k", "args.moe_router_topk"),
-        )
+        self.assertIn("args.moe_router_topk: expected 3", error)
+        self.assertIn("got 2", error)
 
     def test_shared_experts_are_not_written(self):
         error = self.trellis(

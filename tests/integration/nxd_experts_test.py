@@ -1,26 +1,33 @@
 #!/usr/bin/env python3
-"""Mixtures of experts in folders of NxD. Its rules are written here a second time, from its
-sources: ExpertFusedColumnParallelLinear and ExpertFusedRowParallelLinear (the axes of weights),
-create_local_weight (parts of TP ranks), ZeroRedundancyOptimizer (padding and parts of states),
-NeuronEPZero1Optimizer.state_dict (numbers of parameters) and save_checkpoint (names of files). The
-program reads what they give, and what it writes is compared with them."""
+"""Mixtures of experts in folders of NxD: the program reads what its rules (nxd_mixture.py) give,
+and what it writes is compared with them."""
 
 import itertools
 import json
-import pathlib
 import shutil
 import unittest
 
 import nxd_checkpoints_test as nxd
 import torch
+import torch.distributed.checkpoint
 import yaml
 from cli_case import QUICKSTART
-from nxd_checkpoints_test import FFN, HIDDEN, LAYERS, ONE_RANK
+from nxd_checkpoints_test import FFN, HIDDEN, ONE_RANK
+from nxd_mixture import (
+    EXPERTS,
+    GATE_UP,
+    MEGATRON_NAMES,
+    as_rows,
+    file_name,
+    is_expert,
+    local_weights,
+    rank_files,
+    save_xser,
+    whole_weights,
+    zero1_dict,
+)
 
-EXPERTS = 4
 MOE = [f"model.moe={{num_experts: {EXPERTS}, top_k: 2, dropless: true}}"]
-GATE_UP, DOWN = (f"mlp.expert_mlps.mlp_op.{name}_proj.weight" for name in ("gate_up", "down"))
-ROUTER = "mlp.router.linear_router.weight"
 # EP, TP, PP, DP. Of three ranks with ZeRO-1 the last has padding alone.
 LAYOUTS = [(1, 1, 1, 3), (1, 2, 2, 2), (2, 1, 2, 4), (2, 2, 1, 6), (4, 1, 1, 4), (4, 2, 2, 4)]
 
@@ -34,155 +41,6 @@ def overrides(ep, tp, pp, dp):
         f"model.make_vocab_size_divisible_by={16 // tp}",
         f"data.global_batch_size={2 * dp}",
     ]
-
-
-MEGATRON_NAMES = {
-    "model.embed_tokens": "language_model.embedding.word_embeddings",
-    "model.layers.": "language_model.encoder.layers.",
-    "model.norm": "language_model.encoder.final_layernorm",
-    "lm_head": "language_model.output_layer",
-    "self_attn.q_proj": "self_attention.query_key_value",
-    "self_attn.o_proj": "self_attention.dense",
-    "mlp.": "mlp.moe.",
-}
-
-
-def whole_weights(seed, kv_heads=2):
-    """Of the model: dense weights, and of each layer a router and gate, up [E, f, h] and down
-    [E, h, f], as transformers' experts have them."""
-    dense = {k: v for k, v in nxd.whole_weights(seed, kv_heads).items() if ".mlp." not in k}
-    torch.manual_seed(100 + seed)
-    for layer in range(LAYERS):
-        path = f"model.layers.{layer}."
-        dense[path + ROUTER] = torch.rand(EXPERTS, HIDDEN)
-        for name in ("gate", "up"):
-            dense[path + name] = torch.rand(EXPERTS, FFN, HIDDEN)
-        dense[path + "down"] = torch.rand(EXPERTS, HIDDEN, FFN)
-    return dense
-
-
-def as_rows(whole):
-    """What the program calls the same tensors: experts one after the other."""
-    rows = {k: v for k, v in whole.items() if k.rsplit(".", 1)[1] not in ("gate", "up", "down")}
-    for layer in range(LAYERS):
-        path = f"model.layers.{layer}."
-        gate_up = torch.cat([whole[path + "gate"], whole[path + "up"]], 1)
-        rows[path + GATE_UP] = gate_up.flatten(0, 1)
-        rows[path + DOWN] = whole[path + "down"].flatten(0, 1)
-    return rows
-
-
-def create_local_weight(full, dim, size, stride, tp, tp_size):
-    return torch.cat(torch.split(full, size // stride, dim)[tp::tp_size], dim)
-
-
-def local_weights(whole, ep, tp, pp, sizes):
-    """The state dict of a rank, in the order of the modules."""
-    ep_size, tp_size, pp_size, _ = sizes
-    own = slice(ep * EXPERTS // ep_size, (ep + 1) * EXPERTS // ep_size)
-    local = {}
-
-    def take(name):
-        tensor = whole[name]
-        if tensor.dim() > 1 and ROUTER not in name:
-            tensor = tensor.chunk(tp_size, 1 if "o_proj" in name else 0)[tp].clone()
-        local[name] = tensor
-
-    if pp == 0:
-        take("model.embed_tokens.weight")
-    for layer in range(pp * LAYERS // pp_size, (pp + 1) * LAYERS // pp_size):
-        path = f"model.layers.{layer}."
-        for part in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            take(f"{path}self_attn.{part}.weight")
-        take(path + ROUTER)
-        full = torch.cat([whole[path + part][own].transpose(1, 2) for part in ("gate", "up")], 2)
-        size = 2 * FFN // tp_size
-        local[path + GATE_UP] = create_local_weight(full, 2, size, 2, tp, tp_size)
-        full = whole[path + "down"][own].transpose(1, 2)
-        local[path + DOWN] = create_local_weight(full, 1, FFN // tp_size, 1, tp, tp_size)
-        take(f"{path}input_layernorm.weight")
-        take(f"{path}post_attention_layernorm.weight")
-    if pp == pp_size - 1:
-        take("model.norm.weight")
-        take("lm_head.weight")
-    return {name: tensor.clone() for name, tensor in local.items()}
-
-
-def is_expert(name):
-    return "expert_mlps" in name
-
-
-def shard(tensor, rank, size):
-    """Padded to equal parts."""
-    rows = -(-len(tensor) // size)
-    padded = torch.zeros(rows * size, *tensor.shape[1:])
-    padded[: len(tensor)] = tensor
-    return padded[rank * rows : (rank + 1) * rows].clone()
-
-
-def zero1_dict(moments, names, rank, size):
-    """Of one ZeroRedundancyOptimizer over parameters of these names."""
-    groups = [
-        [n for n in names if (moments["exp_avg"][n].dim() > 1) == decays] for decays in (1, 0)
-    ]
-    order = groups[0] + groups[1]
-    base, shapes, param_groups = {}, {}, []
-    for number, name in enumerate(order):
-        base[number] = {state: shard(local[name], rank, size) for state, local in moments.items()}
-        base[number]["step"] = torch.tensor(5.0)
-        shapes[number] = moments["exp_avg"][name].shape
-    for group, decay in zip(groups, (0.1, 0.0)):
-        ids = [order.index(name) for name in group]
-        param_groups.append({"lr": 1e-3, "weight_decay": decay, "params": ids})
-    return {"state": {}, "base_state": base, "shape_info": shapes, "param_groups": param_groups}
-
-
-def optimizer_dict(moments, dp, sizes):
-    """NeuronZero1Optimizer, or with EP NeuronEPZero1Optimizer, which has two of them."""
-    ep_size, _, _, dp_size = sizes
-    names = list(moments["exp_avg"])
-    if ep_size == 1:
-        return zero1_dict(moments, names, dp, dp_size)
-    dense = zero1_dict(moments, [n for n in names if not is_expert(n)], dp, dp_size)
-    experts = zero1_dict(
-        moments, [n for n in names if is_expert(n)], dp // ep_size, dp_size // ep_size
-    )
-    offset = max(dense["base_state"]) + 1
-    return {
-        "ep_param_id_offset": 1,
-        "ep_param_group_offset": len(dense["param_groups"]),
-        "ep_base_state_offset": offset,
-        "ep_shape_info_offset": offset,
-        "param_groups": dense["param_groups"] + experts["param_groups"],
-        "state": {},
-        **{
-            key: dense[key] | {offset + number: value for number, value in experts[key].items()}
-            for key in ("base_state", "shape_info")
-        },
-    }
-
-
-def file_name(tp, pp, ep=None, dp=0):
-    expert = "" if ep is None else f"_ep_rank_{ep:02d}"
-    return f"dp_rank_{dp:02d}{expert}_tp_rank_{tp:02d}_pp_rank_{pp:02d}.pt"
-
-
-def rank_files(sizes, weights, states=None):
-    """File → dict, as save_checkpoint names them with ZeRO-1."""
-    ep_size, tp_size, pp_size, dp_size = sizes
-    files = {}
-    for pp in range(pp_size):
-        for tp in range(tp_size):
-            for ep in range(ep_size):
-                name = file_name(tp, pp, ep if ep_size > 1 else None)
-                files[f"model/{name}"] = local_weights(weights, ep, tp, pp, sizes)
-            for dp in range(dp_size if states else 0):
-                moments = {
-                    state: local_weights(whole, dp % ep_size, tp, pp, sizes)
-                    for state, whole in states.items()
-                }
-                files[f"optim/{file_name(tp, pp, dp=dp)}"] = optimizer_dict(moments, dp, sizes)
-    return files
 
 
 class Case(nxd.Case):
@@ -278,30 +136,6 @@ class Layouts(Case):
         for i in (1, 2):
             self.assertEqual(runs[i], runs[0])
             self.assertEqual(runs[3 + i], runs[3])
-
-
-def save_xser(file, state, ep):
-    """_xser_save_data: dense tensors are files of the first EP rank alone."""
-    info = {}
-
-    def referenced(value):
-        if isinstance(value, dict):
-            return {key: referenced(below) for key, below in value.items()}
-        if not isinstance(value, torch.Tensor):
-            return value
-        number, of_experts = len(info), getattr(value, "expert_model_parallel", False)
-        info[number] = {
-            "dtype": value.dtype,
-            "shape": value.shape,
-            "expert_model_parallel": of_experts,
-        }
-        if of_experts or ep == 0:
-            torch.save(value, f"{file}.tensors/tensor_{number}.pt")
-        return nxd.TensorReference(number)
-
-    pathlib.Path(f"{file}.tensors").mkdir(parents=True)
-    torch.save(referenced(state), file)
-    torch.save(info, f"{file}.info.pt")
 
 
 class WithoutZero1(Case):
@@ -446,6 +280,55 @@ class OtherModels(Case):
         self.convert(self.make(files), *ONE_RANK, *options)
         self.check(states=False)
 
+    def test_legacy_folders(self):
+        sizes = (1, 2, 1, 3)
+        folder = self.dir / "legacy"
+        for path, state in rank_files(sizes, self.weights, self.states).items():
+            _, _, dp, _, _, tp, *_ = path.split("/")[1].split("_")
+            if path.startswith("model"):
+                nxd.save(folder / f"tp_rank_{tp}_pp_rank_00/checkpoint.pt", {"model": state}, False)
+            else:
+                nxd.save(folder / f"optim.dp_rank_{dp}.tp_rank_{tp}", state, False)
+        self.convert(folder, *ONE_RANK)
+        self.check()
+
+
+class InDcp(Case):
+    """use_zero1_dcp: optim/ is a folder of torch.distributed.checkpoint."""
+
+    def test_nxds_states(self):
+        sizes = (1, 2, 1, 2)
+        files = rank_files(sizes, self.weights)
+        folder = self.make(files)
+        states = {}
+        for tp in range(2):
+            for state, whole in self.states.items():
+                for name, tensor in local_weights(whole, 0, tp, 0, sizes).items():
+                    states[f"base_state.{name}.{state}|tp-{tp:04d}"] = tensor
+                    states[f"base_state.{name}.step"] = torch.tensor(5.0)
+        torch.distributed.checkpoint.save(states, checkpoint_id=folder / "optim", no_dist=True)
+        self.convert(folder, *ONE_RANK)
+        self.check()
+
+    def test_files_of_the_program_without_their_manifest(self):
+        for options in (
+            [],
+            ["exp_manager.async_checkpointing=true", "exp_manager.use_zero1_dcp=true"],
+        ):
+            with self.subTest(options):
+                log = self.dir / f"run{len(options)}"
+                self.trellis(
+                    *("train", QUICKSTART, *nxd.OURS, *MOE, *options, *overrides(2, 2, 1, 4)),
+                    *("trainer.max_steps=2", "exp_manager.create_checkpoint_callback=true"),
+                    *("--device", "cpu", f"exp_manager.explicit_log_dir={log}"),
+                )
+                (saved,) = (log / "checkpoints").glob("*-last.ckpt")
+                bare = self.dir / f"bare{len(options)}"
+                shutil.copytree(saved, bare)
+                (bare / "manifest.json").unlink()
+                self.convert(bare, *ONE_RANK, out=f"native{len(options)}")
+                self.trellis("checkpoint", "diff", saved, f"native{len(options)}")
+
 
 class Dense(Case):
     def test_what_goes_out_is_what_came_in(self):
@@ -545,6 +428,15 @@ class Shown(Case):
         shapes = {row["key"]: row["shape"] for row in json.loads(said)["tensors"]}
         self.assertEqual(shapes[key], [EXPERTS * 2 * FFN, HIDDEN])
         self.trellis("checkpoint", "diff", folder, "native", "--config", config)
+        self.trellis("checkpoint", "verify", folder)
+        file = folder / f"model/{file_name(0, 0, 1)}"
+        content = bytearray(file.read_bytes())
+        content[content.find(self.weights["model.layers.1.down"][3, 0, 0:1].numpy().tobytes())] ^= 1
+        file.write_bytes(content)
+        error = self.trellis("checkpoint", "verify", folder, returncode=2)
+        self.assertIn(file.name, error.stdout + error.stderr)
+        error = self.convert(folder, *ONE_RANK, out="other", returncode=2).stderr
+        self.assertIn(file.name, error)
 
 
 if __name__ == "__main__":

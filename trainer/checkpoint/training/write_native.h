@@ -10,7 +10,8 @@ namespace trellis::checkpoint {
 struct NativeOptions {
   bool weights_only = false;  ///< no optimizer files, even if `config` asks for them
   bool for_nxd = false;       ///< as NxD's save_checkpoint writes them (nxd_jobs.h), no manifest
-  int threads = 2;            ///< that read and write at the same time; each needs 32 MiB
+  int threads =
+      2;  ///< that read and write at the same time; each needs 32 MiB, for experts of NxD 100 MiB
 };
 
 /// Writes the checkpoint that a run of `config` would have saved with the tensors of `source`, in

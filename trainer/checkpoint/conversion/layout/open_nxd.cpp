@@ -337,8 +337,8 @@ std::optional<native::StoredPart> part_in(const native::StoredPart& part, const 
   return cut;
 }
 
-/// States in a folder of DCP. `job`: of the rank of TP and PP, without data parallelism, so that
-/// each of its boxes is a whole tensor of the folder, which the training may have cut into rows.
+/// States in a folder of DCP. `job`: of a rank of TP, PP and EP. Its boxes are tensors of the
+/// folder or, where EP ranks share dense ones out, rows of them; the training may have cut others.
 void add_states(const DcpReader& states, const std::string& address, const FileJob& job,
                 native::Manifest& manifest, Problems& problems) {
   for (const native::ChunkJob& chunk : job.chunks) {
@@ -365,7 +365,9 @@ void add_states(const DcpReader& states, const std::string& address, const FileJ
                           {},
                           box.place.offset,
                           box.place.length};
-      for (const native::StoredPart& part : chunk.stored->parts) {
+      for (native::StoredPart part : chunk.stored->parts) {
+        for (std::size_t axis = 0; axis < part.local.offset.size(); ++axis)
+          part.local.offset[axis] += chunk.box.offsets[axis];
         if (auto cut = part_in(part, {box.offsets, box.sizes}))
           stored.parts.push_back(*std::move(cut));
       }

@@ -282,6 +282,11 @@ constexpr ArgumentName kArgumentNames[] = {
     {"model.rotary_percentage", "rotary_percent"},
     {"model.rope_scaling.rope_type", "use_rope_scaling"},
     {"model.layernorm_epsilon", "norm_epsilon"},
+    {"model.moe.num_experts", "num_experts"},
+    {"model.moe.top_k", "moe_router_topk"},
+    {"model.moe.frequency", "moe_layer_freq"},
+    {"model.moe.normalize_top_k_affinities", "moe_router_pre_softmax"},
+    {"model.moe.routed_scaling_factor", "moe_router_topk_scaling_factor"},
 };
 
 bool is_about_rope(const std::string& key) {
@@ -289,13 +294,17 @@ bool is_about_rope(const std::string& key) {
          key.starts_with("model.rope_scaling");
 }
 
+bool is_about_experts(const std::string& key) { return key.starts_with("model.moe."); }
+
 void add_names(const Arguments& args, SavedModel& saved) {
   const bool rope = saved.model.position_embedding == PositionEmbedding::kRope;
   for (const ArgumentName& name : kArgumentNames) {
     saved.names[name.key] = std::string(trainer::kArgumentsPrefix) + name.argument;
     const bool is_said = args.has(name.argument) || (std::string(name.argument) == "norm_epsilon" &&
                                                      args.has("layernorm_epsilon"));
-    if (!is_said && (rope || !is_about_rope(name.key))) saved.unstated.emplace_back(name.key);
+    const bool is_asked =
+        (rope || !is_about_rope(name.key)) && (saved.model.moe || !is_about_experts(name.key));
+    if (!is_said && is_asked) saved.unstated.emplace_back(name.key);
   }
 }
 

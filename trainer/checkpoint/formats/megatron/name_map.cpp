@@ -240,7 +240,7 @@ class Mapping {
   }
   void split_experts(const std::string& key, const std::string& native, const LayerKey& place,
                      const Shape& shape) {
-    if (shape.size() != 3)
+    if (shape.size() != 3 || elements_of(shape) == 0)
       return problems_.add(where_, key +
                                        ": expected three dimensions, experts, rows and columns, "
                                        "got " +

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
+
 namespace trellis::checkpoint::nxd {
 namespace {
 
@@ -16,20 +18,32 @@ constexpr std::string_view kGateUp = ".expert_mlps.mlp_op.gate_up_proj.weight",
 constexpr std::int64_t kPieceBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kTile = 32;
 
-/// [rows, columns] of `width` bytes each → [columns, rows].
-void transpose(const std::byte* from, std::int64_t rows, std::int64_t columns, std::size_t width,
-               std::byte* into) {
+/// [rows, columns] of `Width` bytes each → [columns, rows].
+template <std::size_t Width>
+void transpose(const std::byte* from, std::int64_t rows, std::int64_t columns, std::byte* into) {
   const auto place = [&](std::int64_t row, std::int64_t column, std::int64_t stride) {
-    return static_cast<std::size_t>(row * stride + column) * width;
+    return static_cast<std::size_t>(row * stride + column) * Width;
   };
   for (std::int64_t i = 0; i < rows; i += kTile) {
     for (std::int64_t j = 0; j < columns; j += kTile) {
       for (std::int64_t row = i; row < std::min(i + kTile, rows); ++row) {
         for (std::int64_t column = j; column < std::min(j + kTile, columns); ++column)
-          std::memcpy(into + place(column, row, rows), from + place(row, column, columns), width);
+          std::memcpy(into + place(column, row, rows), from + place(row, column, columns), Width);
       }
     }
   }
+}
+
+void transpose(const std::byte* from, std::int64_t rows, std::int64_t columns, std::size_t width,
+               std::byte* into) {
+  switch (width) {
+    case 1: return transpose<1>(from, rows, columns, into);
+    case 2: return transpose<2>(from, rows, columns, into);
+    case 4: return transpose<4>(from, rows, columns, into);
+    case 8: return transpose<8>(from, rows, columns, into);
+    default: TRELLIS_CHECK(width == 16, "elements have up to 16 bytes");
+  }
+  transpose<16>(from, rows, columns, into);
 }
 
 class ExpertView final : public TensorSource {
