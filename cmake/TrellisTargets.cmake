@@ -1,6 +1,8 @@
-# trellis_library(<folder>_<sub> [ROOM folder] [SRCS …] DEPS … [TORCH] [OBJECT] [SEPARATE]
+# trellis_library(<folder>_<sub> [ROOM folder] [SRCS …] [HDRS …] DEPS … [TORCH] [OBJECT] [SEPARATE]
 #   [COLD])
 #   alias trellis::<name>
+# tests/lint/check_layers.py reads these declarations: a file includes what its own library and its
+# DEPS have. A header belongs to the library of the source of its name; HDRS: others.
 # ROOM: all .cpp files of that folder, "." for this one. TORCH: compiled against LibTorch with the
 # shared precompiled header. OBJECT: keeps static registrations. SEPARATE: no unity build, for files
 # of one symbol's variants. COLD: compiling it takes longer than it ever runs.
@@ -65,7 +67,7 @@ function(trellis_cold target)
 endfunction()
 
 function(trellis_library name)
-  cmake_parse_arguments(ARG "TORCH;OBJECT;SEPARATE;COLD" "ROOM" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;OBJECT;SEPARATE;COLD" "ROOM" "SRCS;HDRS;DEPS" ${ARGN})
   if(ARG_ROOM)
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_ROOM}/*.cpp)
     list(APPEND ARG_SRCS ${sources})

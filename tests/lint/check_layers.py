@@ -1,47 +1,24 @@
-"""Holds the architecture: which folder may include what. Usage: check_layers.py ROOT
+"""Holds the architecture, which is what the CMake files declare. Usage: check_layers.py ROOT
 
-  base ← traces ← sim ← device ← runtime ← trainer ← cli      each may include itself and what is
-  left of it
-
-analysis/ reads configurations and reports without LibTorch: it may include the plain rooms of the
-trainer (PLAIN_TRAINER), and of the trainer only trainer/app includes it. Rooms, the folders that
-hold sources, form no cycles.
+A file includes headers of its own folder and of what its library's DEPS reach; a test those that
+the CMake file of its folder names, and what these reach. A library without TORCH includes no header
+of LibTorch and reaches no library with it; only those whose DEPS name trellis::systemc include
+SystemC's. Neither libraries nor folders form circles.
 """
 
 import re
+from collections import defaultdict
 from functools import cache
 
+from declarations import declared
 from source_tree import LAYERS, files, lines, main
 
 INCLUDE = re.compile(r'\s*#\s*include\s+(?:"(?P<ours>[^"]+)"|<(?P<system>[^>]+)>)')
 SYSTEMC = re.compile(r"(systemc|tlm|sysc|tlm_core|tlm_utils)(\.h$|$|/)")
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)(/|$)")
 YAML = re.compile(r"yaml-cpp/")
-
-# Without SystemC's modules: for the folders above sim.
-PLAIN_SIM = (
-    "sim/isa/",
-    "sim/config/",
-    "sim/collectives/",
-    "sim/describe/",
-    "sim/job/",
-    "sim/profile/",
-    "sim/storage/",
-    "sim/sim.h",
-)
-# Without LibTorch: for analysis and the program's verbs.
-PLAIN_DEVICE = ("device/compiler/", "device/kernels/")
-PLAIN_TRAINER = ("trainer/config/", "trainer/schedule/", "trainer/utils/", "trainer/data/")
-SYSTEMC_ROOM = "sim/systemc/"
-WITH_TORCH = (
-    "device/aten/",
-    "device/torch_device/",
-    "runtime/",
-    "trainer/",
-    "tests/",
-    "benchmarks/",
-    "examples/",
-)
+TOO_HEAVY = ("torch/torch.h", "torch/all.h", "torch/extension.h")
+TESTS = ("tests", "benchmarks", "examples")
 SOURCES = (".h", ".cpp")
 
 
@@ -52,133 +29,158 @@ def includes(root, path):
             yield number, match["ours"], match["system"]
 
 
-def layer_of(path):
-    """The layer whose rules hold for a file: tests/sim/… and benchmarks/sim/… may include what sim
-    may."""
-    parts = path.split("/")
-    name = parts[1] if parts[0] in ("tests", "benchmarks") else parts[0]
-    return name if name in LAYERS else None
+def top_of(path):
+    return path.split("/")[0]
 
 
-def is_test(path):
-    return path.startswith(("tests/", "benchmarks/"))
+def folder_of(path):
+    return path.rpartition("/")[0]
 
 
-def project_include(path, header):
+class Declarations:
+    def __init__(self, root):
+        self.libraries = declared(root, LAYERS)
+        self.tests = declared(root, TESTS)
+        self.by_file, self.by_folder = defaultdict(set), defaultdict(set)
+        for library in self.libraries.values():
+            for source in library.sources:
+                self.by_file[source].add(library.name)
+                self.by_folder[folder_of(source)].add(library.name)
+        self.reach = cache(self.reach)
+
+    def of(self, path):
+        """The names of the libraries that a file may be of."""
+        source = path.removesuffix(".h") + ".cpp"
+        return self.by_file.get(path) or self.by_file.get(source) or self.by_folder[folder_of(path)]
+
+    def reach(self, name):
+        """A library's name and those of all that it depends on."""
+        found, pending = set(), [name]
+        while pending:
+            library = pending.pop()
+            if library in found:
+                continue
+            found.add(library)
+            one = self.libraries.get(library) or self.tests.get(library)
+            pending += one.deps if one else ()
+        return found
+
+    def visible(self, path):
+        """What the file's declarations let it include."""
+        names = self.of(path)
+        if top_of(path) in TESTS:
+            folder = folder_of(path)
+            while folder and folder not in {each.folder for each in self.tests.values()}:
+                folder = folder_of(folder)
+            names = {each.name for each in self.tests.values() if each.folder == folder}
+        return set().union(*map(self.reach, names))
+
+    def flag(self, path, flag):
+        return any(getattr(self.libraries[name], flag) for name in self.of(path))
+
+
+def project_include(declarations, path, header):
     """Why a file must not include a header of the project, or None."""
-    target = header.split("/")[0]
-    if target in ("tests", "benchmarks"):
-        return None if is_test(path) else f"'{header}': product code includes no tests"
-    if target not in LAYERS:
+    if top_of(header) in ("tests", "benchmarks"):
+        return None if top_of(path) in TESTS else f"'{header}': product code includes no tests"
+    if top_of(header) not in LAYERS:
         return (
-            f"'{header}': expected a path from the project's root, or <…> for other "
-            "people's "
+            f"'{header}': expected a path from the project's root, or <…> for other people's "
             "headers"
         )
-    layer = layer_of(path)
-    if layer is None:
+    if folder_of(header) == folder_of(path):
         return None
-    if target == "analysis" and layer == "trainer":
-        if is_test(path) or path.startswith("trainer/app/"):
-            return None
-        return f"'{header}': of the trainer only trainer/app includes analysis"
-    if layer == "analysis" and target == "trainer":
-        if header.startswith(PLAIN_TRAINER):
-            return None
-        return (
-            f"'{header}': analysis includes only plain rooms of the trainer: "
-            f"{', '.join(PLAIN_TRAINER)}"
-        )
-    if LAYERS.index(target) > LAYERS.index(layer):
-        return f"'{header}': {layer} must not include {target}: arrows go {' ← '.join(LAYERS)}"
-    if is_test(path):
+    owners = declarations.of(header)
+    if not owners:
+        return f"'{header}': no library declares it: name it in HDRS of one"
+    if owners & declarations.visible(path):
         return None
-    if target == "sim" and layer != "sim" and not header.startswith(PLAIN_SIM):
-        return (
-            f"'{header}': outside sim/ only its plain headers may be included: "
-            f"{', '.join(PLAIN_SIM)}"
-        )
-    if target == "device" and layer in ("analysis", "cli") and header.startswith(PLAIN_DEVICE):
-        return None
-    if target == "device" and layer != "device" and header != "device/plugin.h":
-        return f"'{header}': {layer} knows the device by device/plugin.h only"
-    return None
+    mine = ", ".join(sorted(declarations.of(path))) or f"the CMake file of {folder_of(path)}"
+    return f"'{header}': of {', '.join(sorted(owners))}, which DEPS of {mine} do not reach"
 
 
-def foreign_include(path, header):
+def foreign_include(declarations, path, header):
     """Why a file must not include another library's header, or None."""
-    if SYSTEMC.match(header):
-        if not path.startswith(SYSTEMC_ROOM) and not path.startswith(
-            ("tests/sim/", "benchmarks/sim/")
-        ):
-            return f"<{header}>: SystemC belongs to {SYSTEMC_ROOM}"
+    is_test = top_of(path) in TESTS
+    if SYSTEMC.match(header) and not is_test and not declarations.flag(path, "systemc"):
+        return f"<{header}>: SystemC belongs to libraries whose DEPS name it"
     if TORCH.match(header):
-        if not path.startswith(WITH_TORCH):
-            return (
-                f"<{header}>: LibTorch belongs to device/aten, device/torch_device, runtime and "
-                "trainer"
-            )
-        if path.endswith(".h") and header in ("torch/torch.h", "torch/all.h", "torch/extension.h"):
+        if not is_test and not declarations.flag(path, "torch"):
+            return f"<{header}>: LibTorch belongs to libraries with TORCH"
+        if path.endswith(".h") and header in TOO_HEAVY:
             return f"<{header}>: too heavy for a header, include the parts that are needed"
-    if YAML.match(header) and layer_of(path) != "base":
+    if YAML.match(header) and top_of(path) != "base":
         return f"<{header}>: files are read through base/yaml.h"
     return None
 
 
-def cycles(edges):
-    """The sets of rooms that include each other, over {room: {room: example}} (Tarjan)."""
+def circles(edges):
+    """The sets of nodes that reach each other, over {node: nodes} (Tarjan)."""
     order, low, stack, found = {}, {}, [], []
 
-    def visit(room):
-        order[room] = low[room] = len(order)
-        stack.append(room)
-        for other in sorted(edges.get(room, {})):
+    def visit(node):
+        order[node] = low[node] = len(order)
+        stack.append(node)
+        for other in sorted(edges.get(node, ())):
             if other not in order:
                 visit(other)
             if other in stack:
-                low[room] = min(low[room], low[other])
-        if low[room] == order[room]:
-            members = stack[stack.index(room) :]
-            del stack[stack.index(room) :]
+                low[node] = min(low[node], low[other])
+        if low[node] == order[node]:
+            members = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
             if len(members) > 1:
                 found.append(sorted(members))
 
-    for room in sorted(edges):
-        if room not in order:
-            visit(room)
+    for node in sorted(edges):
+        if node not in order:
+            visit(node)
     return found
 
 
-def room_problems(root, sources):
-    """One problem for each cycle of rooms, with an include of each of its arrows."""
+def folder_problems(root, sources):
+    """One problem for each circle of folders, with an include of each of its arrows."""
     edges = {}
     for path in sources:
-        if is_test(path) or layer_of(path) is None:
-            continue
         for number, ours, _ in includes(root, path):
-            room, other = path.rpartition("/")[0], (ours or "").rpartition("/")[0]
-            if other and other != room and other.split("/")[0] in LAYERS:
-                edges.setdefault(room, {}).setdefault(other, f"{path}:{number}")
-    for members in cycles(edges):
-        arrows = [
-            f"{room} → {other} ({edges[room][other]})"
-            for room in members
+            folder, other = folder_of(path), folder_of(ours or "")
+            if other and other != folder and top_of(other) in LAYERS:
+                edges.setdefault(folder, {}).setdefault(other, f"{path}:{number}")
+    for members in circles(edges):
+        arrows = {
+            (folder, other): edges[folder][other]
+            for folder in members
             for other in members
-            if other in edges.get(room, {})
-        ]
-        first = min(
-            edges[room][other]
-            for room in members
-            for other in members
-            if other in edges.get(room, {})
-        )
-        yield f"{first}: rooms include each other: {', '.join(arrows)}"
+            if other in edges.get(folder, {})
+        }
+        text = ", ".join(f"{a} → {b} ({place})" for (a, b), place in arrows.items())
+        yield f"{min(arrows.values())}: folders include each other: {text}"
+
+
+def declaration_problems(declarations, sources):
+    libraries = declarations.libraries
+    for path in sources:
+        if path.endswith(".cpp") and not declarations.by_file[path]:
+            yield f"{path}:1: no library declares it: name it in SRCS of one"
+    for members in circles({name: each.deps for name, each in libraries.items()}):
+        where = libraries[members[0]].folder
+        yield f"{where}/CMakeLists.txt:1: libraries depend on each other: {', '.join(members)}"
+    for name, library in libraries.items():
+        torch = {o for o in declarations.reach(name) if o in libraries and libraries[o].torch}
+        if torch and library.sources and not library.torch:
+            yield (
+                f"{library.folder}/CMakeLists.txt:1: {name} has no TORCH and reaches "
+                f"{', '.join(sorted(torch))}, which have"
+            )
 
 
 def check(root):
+    declarations = Declarations(root)
     sources = files(root, SOURCES)
+    product = [path for path in sources if top_of(path) in LAYERS]
     known = set(sources)
-    yield from room_problems(root, sources)
+    yield from folder_problems(root, product)
+    yield from declaration_problems(declarations, product)
 
     @cache
     def reached(path, library):
@@ -196,16 +198,15 @@ def check(root):
     for path in sources:
         for number, ours, system in includes(root, path):
             # A library's header in quotes is still that library's header.
-            foreign = system or (ours if ours.split("/")[0] not in LAYERS else None)
-            problem = (foreign and foreign_include(path, foreign)) or (
-                ours and project_include(path, ours)
+            foreign = system or (ours if top_of(ours) not in LAYERS else None)
+            problem = (foreign and foreign_include(declarations, path, foreign)) or (
+                ours and project_include(declarations, path, ours)
             )
             if problem:
                 yield f"{path}:{number}: {problem}"
         if reached(path, SYSTEMC) and reached(path, TORCH):
             yield (
-                f"{path}:1: SystemC and LibTorch meet in this file, through the headers that "
-                "it "
+                f"{path}:1: SystemC and LibTorch meet in this file, through the headers that it "
                 "includes"
             )
 
