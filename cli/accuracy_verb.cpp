@@ -14,7 +14,7 @@
 #include "analysis/accuracy/evaluate.h"
 #include "analysis/accuracy/memory_rows.h"
 #include "analysis/accuracy/replay_report.h"
-#include "analysis/report/validated_record.h"
+#include "traces/report/validated_record.h"
 #include "analysis/accuracy/score.h"
 #include "analysis/accuracy/training_report.h"
 #include "cli/not_empty.h"

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "analysis/report/run_report.h"
+#include "traces/report/run_report.h"
 #include "base/activity.h"
 #include "base/error.h"
 #include "cli/checkpoint_parts.h"

@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "analysis/report/run_report.h"
-#include "analysis/report/text_table.h"
+#include "traces/report/run_report.h"
+#include "traces/report/text_table.h"
 #include "base/escape.h"
 
 namespace trellis::cli {

@@ -20,9 +20,9 @@
 #include "cli/output_files.h"
 #include "base/run_self.h"
 #include "cli/verbs.h"
-#include "analysis/report/checkpoint_report.h"
-#include "analysis/report/report_file.h"
-#include "analysis/report/report_summary.h"
+#include "traces/report/checkpoint_report.h"
+#include "traces/report/report_file.h"
+#include "traces/report/report_summary.h"
 
 namespace trellis::cli {
 namespace {

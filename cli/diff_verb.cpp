@@ -6,7 +6,7 @@
 
 #include "cli/number_range.h"
 #include "cli/verbs.h"
-#include "analysis/report/run_diff.h"
+#include "traces/report/run_diff.h"
 
 namespace trellis::cli {
 

@@ -16,8 +16,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "analysis/report/run_report.h"
-#include "analysis/report/validity.h"
+#include "traces/report/run_report.h"
+#include "traces/report/validity.h"
 #include "base/cache_directory.h"
 #include "base/error.h"
 #include "base/host_memory.h"

@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/explain/explanation.h"
-#include "analysis/report/step_place.h"
+#include "trainer/config/step_place.h"
 #include "base/error.h"
 #include "base/escape.h"
 #include "cli/machine.h"

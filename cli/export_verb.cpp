@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/export/exported_config.h"
-#include "analysis/report/text_table.h"
+#include "traces/report/text_table.h"
 #include "base/error.h"
 #include "base/escape.h"
 #include "cli/not_empty.h"

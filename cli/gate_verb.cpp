@@ -10,8 +10,8 @@
 #include "cli/ci_options.h"
 #include "cli/not_empty.h"
 #include "cli/verbs.h"
-#include "analysis/report/measured_step.h"
-#include "analysis/report/perf_gate.h"
+#include "traces/report/measured_step.h"
+#include "traces/report/perf_gate.h"
 
 namespace trellis::cli {
 namespace {

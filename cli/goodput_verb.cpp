@@ -12,7 +12,7 @@
 
 #include "analysis/cost/amounts.h"
 #include "analysis/cost/goodput.h"
-#include "analysis/report/report_file.h"
+#include "traces/report/report_file.h"
 #include "base/error.h"
 #include "base/run_self.h"
 #include "cli/not_empty.h"

@@ -19,8 +19,8 @@
 #include "base/run_self.h"
 #include "cli/verbs.h"
 #include "trainer/app/memory_request.h"
-#include "analysis/report/memory_plan.h"
-#include "analysis/report/run_report.h"
+#include "traces/report/memory_plan.h"
+#include "traces/report/run_report.h"
 
 namespace trellis::cli {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "trainer/data/table_request.h"
+#include "traces/table_request.h"
 
 namespace trellis::cli {
 

@@ -11,11 +11,11 @@
 #include "cli/parquet_file.h"
 #include "cli/run_page.h"
 #include "cli/verbs.h"
-#include "analysis/report/measured_step.h"
-#include "analysis/report/metrics_table.h"
-#include "analysis/report/report_file.h"
-#include "analysis/report/report_summary.h"
-#include "analysis/report/run_report.h"
+#include "traces/report/measured_step.h"
+#include "traces/report/metrics_table.h"
+#include "traces/report/report_file.h"
+#include "traces/report/report_summary.h"
+#include "traces/report/run_report.h"
 
 namespace trellis::cli {
 

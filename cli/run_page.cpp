@@ -4,7 +4,7 @@
 
 #include "analysis/schedule/schedule_drawing.h"
 #include "trainer/config/run_config.h"
-#include "analysis/report/report_page.h"
+#include "traces/report/report_page.h"
 
 namespace trellis::cli {
 

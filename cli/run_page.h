@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "analysis/report/report_file.h"
+#include "traces/report/report_file.h"
 
 namespace trellis::cli {
 

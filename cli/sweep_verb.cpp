@@ -17,7 +17,7 @@
 #include "analysis/sweep/sweep_page.h"
 #include "analysis/sweep/table_cells.h"
 #include "cli/verbs.h"
-#include "trainer/data/table_request.h"
+#include "traces/table_request.h"
 
 namespace trellis::cli {
 namespace {

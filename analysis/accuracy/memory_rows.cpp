@@ -11,8 +11,8 @@
 #include "base/yaml.h"
 #include "analysis/accuracy/published_rows.h"
 #include "base/run_self.h"
-#include "analysis/report/text_table.h"
-#include "analysis/report/validity.h"
+#include "traces/report/text_table.h"
+#include "traces/report/validity.h"
 
 namespace trellis::analysis {
 namespace {

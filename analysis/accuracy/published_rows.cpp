@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "analysis/report/validity.h"
+#include "traces/report/validity.h"
 
 namespace trellis::analysis {
 namespace {

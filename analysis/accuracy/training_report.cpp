@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "analysis/accuracy/score.h"
 #include "trainer/config/run_config.h"
-#include "analysis/report/step_place.h"
-#include "analysis/report/validity.h"
+#include "trainer/config/step_place.h"
+#include "traces/report/validity.h"
 
 namespace trellis::analysis {
 namespace {

@@ -6,7 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "analysis/accuracy/training_run.h"
-#include "analysis/report/validity.h"
+#include "traces/report/validity.h"
 
 namespace trellis::analysis {
 

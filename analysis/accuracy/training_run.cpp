@@ -17,8 +17,8 @@
 #include "base/child_process.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
-#include "analysis/report/step_place.h"
-#include "analysis/report/step_view.h"
+#include "trainer/config/step_place.h"
+#include "traces/report/step_view.h"
 #include "trainer/utils/exp_manager.h"
 
 namespace trellis::analysis {

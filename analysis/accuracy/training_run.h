@@ -9,7 +9,7 @@
 
 #include "analysis/accuracy/published_rows.h"
 #include "analysis/accuracy/training_fit.h"
-#include "analysis/report/calibration.h"
+#include "traces/report/calibration.h"
 
 /// Predictions of published training steps: `trellis simulate`, one process a row.
 namespace trellis::analysis {

@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "analysis/accuracy/score.h"
 #include "trainer/config/run_config.h"
-#include "analysis/report/step_place.h"
-#include "analysis/report/text_table.h"
+#include "trainer/config/step_place.h"
+#include "traces/report/text_table.h"
 
 namespace trellis::analysis {
 namespace {

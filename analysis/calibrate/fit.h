@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "analysis/report/calibration.h"
+#include "traces/report/calibration.h"
 
 namespace trellis::analysis {
 

@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "analysis/report/measured_step.h"
-#include "analysis/report/report_file.h"
+#include "traces/report/measured_step.h"
+#include "traces/report/report_file.h"
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/nearest.h"

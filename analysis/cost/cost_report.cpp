@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/cost/amounts.h"
-#include "analysis/report/run_report.h"
-#include "analysis/report/text_table.h"
-#include "analysis/report/validity.h"
+#include "traces/report/run_report.h"
+#include "traces/report/text_table.h"
+#include "traces/report/validity.h"
 
 namespace trellis::analysis {
 

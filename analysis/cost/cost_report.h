@@ -8,7 +8,7 @@
 
 #include "analysis/cost/prices.h"
 #include "analysis/cost/run_cost.h"
-#include "analysis/report/unused_cores.h"
+#include "traces/report/unused_cores.h"
 
 /// Days, node-hours and money of a run: schema trellis.cost/1.
 namespace trellis::analysis {

@@ -9,8 +9,8 @@
 #include "base/escape.h"
 #include "analysis/cost/amounts.h"
 #include "analysis/cost/page_file.h"
-#include "analysis/report/report_page.h"
-#include "analysis/report/text_table.h"
+#include "traces/report/report_page.h"
+#include "traces/report/text_table.h"
 
 namespace trellis::analysis {
 

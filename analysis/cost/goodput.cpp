@@ -9,7 +9,7 @@
 
 #include "analysis/cost/amounts.h"
 #include "analysis/cost/run_cost.h"
-#include "analysis/report/text_table.h"
+#include "traces/report/text_table.h"
 
 namespace trellis::analysis {
 namespace {

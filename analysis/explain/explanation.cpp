@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/explain/page_file.h"
-#include "analysis/report/report_page.h"
-#include "analysis/report/step_parts.h"
-#include "analysis/report/step_view.h"
-#include "analysis/report/text_table.h"
+#include "traces/report/report_page.h"
+#include "traces/report/step_parts.h"
+#include "traces/report/step_view.h"
+#include "traces/report/text_table.h"
 
 namespace trellis::analysis {
 namespace {

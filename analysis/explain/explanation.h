@@ -7,7 +7,7 @@
 
 #include "analysis/explain/neighbours.h"
 #include "analysis/explain/sensitivity.h"
-#include "analysis/report/validity.h"
+#include "traces/report/validity.h"
 
 namespace trellis::analysis {
 

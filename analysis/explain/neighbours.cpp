@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "analysis/report/step_place.h"
+#include "trainer/config/step_place.h"
 #include "base/error.h"
 #include "base/input_file.h"
 

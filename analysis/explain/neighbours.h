@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "analysis/accuracy/training_run.h"
-#include "analysis/report/validated_record.h"
+#include "traces/report/validated_record.h"
 
 namespace trellis::analysis {
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "analysis/explain/explanation.h"
-#include "analysis/report/text_table.h"
+#include "traces/report/text_table.h"
 #include "base/escape.h"
 
 namespace trellis::analysis {

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/import/setting_yaml.h"
-#include "analysis/report/text_table.h"
+#include "traces/report/text_table.h"
 #include "base/escape.h"
 
 namespace trellis::analysis {

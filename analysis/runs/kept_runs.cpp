@@ -17,7 +17,7 @@
 #include "base/share_file.h"
 #include "sim/config/number_files.h"
 #include "trainer/config/run_config.h"
-#include "analysis/report/validity.h"
+#include "traces/report/validity.h"
 
 extern char** environ;
 

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/escape.h"
-#include "analysis/report/text_table.h"
-#include "analysis/report/validity.h"
+#include "traces/report/text_table.h"
+#include "traces/report/validity.h"
 
 namespace trellis::analysis {
 

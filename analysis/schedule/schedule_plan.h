@@ -9,7 +9,7 @@
 #include "trainer/config/run_config.h"
 #include "trainer/schedule/balance.h"
 #include "trainer/schedule/schedule_timing.h"
-#include "analysis/report/report_file.h"
+#include "traces/report/report_file.h"
 
 /// What `trellis schedule` draws: a schedule, and the costs that it is drawn with.
 namespace trellis::analysis {

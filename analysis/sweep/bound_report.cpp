@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "analysis/report/run_report.h"
-#include "analysis/report/text_table.h"
+#include "traces/report/run_report.h"
+#include "traces/report/text_table.h"
 #include "trainer/config/machine.h"
 #include "trainer/config/run_config.h"
 

@@ -84,7 +84,7 @@ struct StepBound {
 /// are written together. Of what passes hold for a moment count the logits, the output of a stage,
 /// a layer that is computed again and the first gradients of a backward; the rest does not, nor
 /// does the rounding of sizes. (Of published software that is estimated from what this trainer
-/// holds, analysis/report/software_memory.h, it is a bound too: that estimate is higher.)
+/// holds, traces/report/software_memory.h, it is a bound too: that estimate is higher.)
 [[nodiscard]] std::int64_t bound_memory(const trainer::RunConfig& config);
 
 /// The most activations that pipeline rank `rank` holds in a step, by the trainer's own schedule: a

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "analysis/sweep/row.h"
-#include "analysis/report/json_form.h"
+#include "traces/report/json_form.h"
 
 namespace trellis::analysis {
 namespace {

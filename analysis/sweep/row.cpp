@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "analysis/report/text_table.h"
+#include "traces/report/text_table.h"
 
 namespace trellis::analysis {
 namespace {

@@ -15,9 +15,9 @@
 #include "base/log.h"
 #include "analysis/sweep/child_processes.h"
 #include "analysis/sweep/estimator.h"
-#include "analysis/report/run_report.h"
-#include "analysis/report/step_view.h"
-#include "analysis/report/text_table.h"
+#include "traces/report/run_report.h"
+#include "traces/report/step_view.h"
+#include "traces/report/text_table.h"
 
 namespace trellis::analysis {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "analysis/sweep/journal.h"
 #include "analysis/sweep/ranking.h"
-#include "analysis/report/unused_cores.h"
+#include "traces/report/unused_cores.h"
 
 namespace trellis::analysis {
 

@@ -11,7 +11,7 @@
 
 #include "base/escape.h"
 #include "analysis/sweep/table_cells.h"
-#include "analysis/report/text_table.h"
+#include "traces/report/text_table.h"
 
 namespace trellis::analysis {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "analysis/sweep/page_file.h"
 #include "analysis/sweep/sweep_output.h"
-#include "analysis/report/report_page.h"
+#include "traces/report/report_page.h"
 
 namespace trellis::analysis {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "analysis/sweep/runner.h"
-#include "trainer/data/table_request.h"
+#include "traces/table_request.h"
 
 namespace trellis::analysis {
 

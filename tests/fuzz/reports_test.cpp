@@ -4,12 +4,12 @@
 #include "analysis/sweep/journal.h"
 #include "analysis/sweep/row.h"
 #include "tests/fuzz/json_mutator.h"
-#include "tests/analysis/report/made_report.h"
-#include "analysis/report/perf_gate.h"
-#include "analysis/report/report_page.h"
-#include "analysis/report/report_summary.h"
-#include "analysis/report/run_diff.h"
-#include "analysis/report/run_report.h"
+#include "tests/traces/report/made_report.h"
+#include "traces/report/perf_gate.h"
+#include "traces/report/report_page.h"
+#include "traces/report/report_summary.h"
+#include "traces/report/run_diff.h"
+#include "traces/report/run_report.h"
 
 /// Whatever a report, a baseline or the journal of a sweep holds, who reads it gets texts without
 /// control characters or a ConfigError.

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "analysis/report/run_report.h"
+#include "traces/report/run_report.h"
 
 namespace trellis::trainer {
 

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "trainer/config/run_plan.h"
 #include "trainer/optimizer/optimizer_options.h"
-#include "analysis/report/run_report.h"
+#include "traces/report/run_report.h"
 
 namespace trellis::trainer {
 namespace {

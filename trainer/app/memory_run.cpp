@@ -17,7 +17,7 @@
 #include "trainer/config/machine.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
-#include "analysis/report/memory_plan.h"
+#include "traces/report/memory_plan.h"
 #include "trainer/trainer.h"
 
 namespace trellis::trainer {

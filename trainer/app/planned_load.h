@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "analysis/report/expert_load.h"
+#include "traces/report/expert_load.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::trainer {

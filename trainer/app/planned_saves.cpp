@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "analysis/report/checkpoint_report.h"
+#include "traces/report/checkpoint_report.h"
 #include "base/error.h"
 #include "base/output_error.h"
 #include "sim/job/rank_fold.h"

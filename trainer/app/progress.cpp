@@ -9,7 +9,7 @@
 #include "base/activity.h"
 #include "traces/metrics_writer.h"
 #include "traces/tensorboard_writer.h"
-#include "analysis/report/text_table.h"
+#include "traces/report/text_table.h"
 #include "trainer/utils/throughput.h"
 
 namespace trellis::trainer {

@@ -11,7 +11,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "analysis/report/run_report.h"
+#include "traces/report/run_report.h"
 
 namespace trellis::trainer {
 

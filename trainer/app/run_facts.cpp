@@ -5,7 +5,7 @@
 #include <iterator>
 #include <string>
 
-#include "analysis/report/step_place.h"
+#include "trainer/config/step_place.h"
 #include "trainer/app/software_facts.h"
 
 namespace trellis::trainer {

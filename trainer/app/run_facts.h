@@ -1,6 +1,6 @@
 #pragma once
 
-#include "analysis/report/run_report.h"
+#include "traces/report/run_report.h"
 #include "trainer/app/run_request.h"
 #include "trainer/config/run_config.h"
 

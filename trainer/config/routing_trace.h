@@ -20,7 +20,7 @@ using PicksByLayer = std::map<int, std::vector<std::int64_t>>;
     const std::string& routing);
 
 /// What the routers of a run did, from its report: the rows of `routing`, each with `layer` and
-/// `assigned` (analysis/report/expert_load.h). Throws ConfigError with the file: no such file, no
+/// `assigned` (traces/report/expert_load.h). Throws ConfigError with the file: no such file, no
 /// JSON, no such rows.
 [[nodiscard]] PicksByLayer read_routing_trace(const std::filesystem::path& file);
 

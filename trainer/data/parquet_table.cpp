@@ -7,7 +7,7 @@
 #include <parquet/arrow/reader.h>
 #include <parquet/arrow/writer.h>
 
-#include "trainer/data/table_request.h"
+#include "traces/table_request.h"
 
 namespace trellis::trainer {
 namespace {

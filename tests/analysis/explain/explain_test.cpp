@@ -4,7 +4,7 @@
 
 #include "analysis/explain/constants.h"
 #include "analysis/explain/neighbours.h"
-#include "analysis/report/step_place.h"
+#include "trainer/config/step_place.h"
 #include "base/error.h"
 #include "trainer/config/run_config.h"
 

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "traces/report/report_file.h"
+#include "traces/report/step_view.h"
+#include "base/error.h"
+
+/// Steps that a device timed itself: `measured` of a run report, schema trellis.measured/1. What it
+/// has in common with a simulated step is compared: time, phases, memory.
+namespace trellis::analysis {
+
+/// Adds `measured` and its rates to a report; null or without a step: nothing is added.
+void add_measured(nlohmann::json& report, const nlohmann::json& measured);
+
+/// Adds what is wrong with the document to `problems`.
+void check_measured(const nlohmann::json& measured, const std::string& where, Problems& problems);
+
+/// The step, its spread and where it went on each rank.
+[[nodiscard]] std::string print_measured(const nlohmann::json& report);
+
+/// A step of either kind.
+struct TimedStep {
+  bool simulated = true;
+  std::int64_t ps = 0;
+  std::int64_t rank = 0;          ///< whose phases they are
+  std::vector<NamedTime> phases;  ///< add up to the step; empty: the report has none
+  std::optional<std::int64_t> peak_bytes, capacity_bytes;  ///< of the fullest rank
+};
+/// `stage`: of the slowest rank of that pipeline stage, where the report has its phases; none: of
+/// all. Throws ConfigError when the run was neither simulated nor timed.
+[[nodiscard]] TimedStep timed_step(const nlohmann::json& report, const std::string& where,
+                                   std::optional<std::int64_t> stage = std::nullopt);
+/// Of the step's rank; none: the two runs have other numbers of stages.
+[[nodiscard]] std::optional<std::int64_t> common_stage(const TimedStep& step,
+                                                       const nlohmann::json& report,
+                                                       const nlohmann::json& other);
+
+/// "simulated", "measured".
+[[nodiscard]] std::string kind_of(const TimedStep& step);
+
+/// Runs of which at least one was measured as columns; of two, how far the second is from the
+/// first, and where most of that is.
+[[nodiscard]] std::string timed_columns_text(const std::vector<ReportFile>& runs);
+
+}  // namespace trellis::analysis

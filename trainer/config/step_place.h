@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trainer/config/run_config.h"
+#include "traces/report/validity.h"
+
+namespace trellis::analysis {
+
+/// What the record of published steps knows of a run. `hardware`: the numbers of the machine that
+/// the run changes (`simulate --set`).
+[[nodiscard]] StepPlace step_place(const trainer::RunConfig& config, const std::string& instance,
+                                   int nodes, const std::vector<std::string>& hardware = {});
+
+}  // namespace trellis::analysis
