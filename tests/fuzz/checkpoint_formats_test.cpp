@@ -132,5 +132,28 @@ TEST_F(CheckpointFormats, NativeAndNxd) {
   }
 }
 
+/// Experts on two ranks: NxD's two optimizers in one dict, and Megatron-core's axis of experts.
+TEST_F(CheckpointFormats, Mixtures) {
+  trainer::RunConfig config = config_of({{1, 1, 2, false, true}}, "fp32", 1);
+  config.model.num_layers = 1;
+  config.model.architecture = "mixtral";
+  config.model.moe = trainer::MoeSection{.num_experts = 2, .top_k = 1, .dropless = true};
+  config.distributed_strategy.expert_model_parallel_size = 2;
+  config.exp_manager.checkpoints.every_n_train_steps = 1;
+  (void)checkpoint::testing_support::train(config, directory.path().string());
+  const auto source = checkpoint::open_checkpoint(
+      checkpoint::testing_support::checkpoint_of(config, directory.path().string(), 1));
+  const fs::path folder = directory.path() / "nxd";
+  (void)checkpoint::write_native(*source, checkpoint::open_place(folder.string()), config,
+                                 {.for_nxd = true}, {});
+  fs::remove(folder / "user_content.pt");
+  fuzz_files(files_in(folder),
+             [&] { read_tensors(*checkpoint::open_checkpoint(folder.string(), config)); });
+  const fs::path megatron = directory.path() / "megatron";
+  checkpoint::write_megatron(*source, checkpoint::open_place(megatron.string()), {},
+                             {config.model.num_attention_heads, config.model.num_kv_heads}, {});
+  fuzz(megatron);
+}
+
 }  // namespace
 }  // namespace trellis::fuzz
