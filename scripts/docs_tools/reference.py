@@ -250,7 +250,7 @@ FORMATS = {
     ),
 }
 LITERAL = re.compile(r"\"(trellis\.[a-z_]+/\d+)\"")
-FOLDERS = ("base", "sim", "device", "runtime", "trainer", "analysis", "cli")
+FOLDERS = ("base", "traces", "sim", "device", "runtime", "trainer", "analysis", "cli")
 
 
 def trellis(workplace, *arguments):
