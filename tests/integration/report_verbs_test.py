@@ -209,7 +209,8 @@ class Reports(Case):
         )
         names = set(
             re.findall(
-                r"\b(rank \d+(?: \(and \d+ equal ranks?\))?)\"?/", (many / "trace.txt").read_text()
+                r"\b(rank \d+ \(PP[^)]*\)(?: \(and \d+ equal ranks?\))?)\"?/",
+                (many / "trace.txt").read_text(),
             )
         )
         self.assertEqual(
