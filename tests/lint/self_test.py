@@ -177,6 +177,7 @@ FAULTS = {
         ("sim/a.cpp", "\n" * 601, "sim/a.cpp:601: 601 lines, at most 600 are allowed"),
         ("tests/sim/a_test.cpp", "\n" * 700, "tests/sim/a_test.cpp:601: 700 lines"),
         ("traces/README.md", "\n" * 221, "traces/README.md:221: 221 lines, at most 220"),
+        ("CHANGELOG.md", "\n" * 61, "CHANGELOG.md:61: 61 lines, at most 60 are allowed"),
         ("sim/a.cpp", "void f() {\n" + "  g();\n" * 59 + "}\n", "sim/a.cpp:1: f has 61 lines"),
         ("tests/sim/a.py", "def f():\n" + "    g()\n" * 60, "tests/sim/a.py:1: f has 61 lines"),
         ("sim/a.cpp", "//" + "x" * 99 + "\n", "sim/a.cpp:1: 101 columns, at most 100"),
