@@ -178,12 +178,16 @@ class Trained(Architectures):
     is_complete = os.environ.get("TRELLIS_ALL_ARCHITECTURES", "0") != "0"
 
     def compare(self, make, **inputs):
-        expected, gradients = architectures_test.step(make, inputs, "cpu", "sdpa")
+        # transformers has no fused attention of Gemma 2, whose scores are capped.
+        attention = "eager" if self._testMethodName == "test_gemma2" else "sdpa"
+        expected, gradients = architectures_test.step(make, inputs, "cpu", attention)
         own = BACKENDS if self.is_complete or self._testMethodName == "test_llama" else ("neuron",)
         for backend in own:
             with self.subTest(backend):
                 torch._dynamo.reset()
-                losses, of_device = architectures_test.step(make, inputs, "neuron", "sdpa", backend)
+                losses, of_device = architectures_test.step(
+                    make, inputs, "neuron", attention, backend
+                )
                 for a, b in zip(losses, expected):
                     self.assertLessEqual(abs(a - b), TOLERANCE * abs(b))
                 self.assertEqual(of_device.keys(), gradients.keys())
