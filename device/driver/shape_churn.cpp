@@ -8,7 +8,7 @@
 namespace trellis::device {
 namespace {
 
-/// More are not kept: a program that never does the same again has no families.
+/// A program with more kinds of graphs never does the same again: it is not watched any further.
 constexpr std::size_t kMostFamilies = 256;
 
 ContentHash operations_of(const Graph& graph) {
@@ -28,8 +28,7 @@ std::string text_of(const std::vector<std::int64_t>& shape) {
 }  // namespace
 
 void ShapeChurn::add(const Graph& graph) {
-  const auto found = families_.find(operations_of(graph));
-  if (found == families_.end() && families_.size() >= kMostFamilies) return;
+  if (families_.size() >= kMostFamilies) return;
   Family& family = families_[operations_of(graph)];
   std::vector<Shape> shapes;
   std::string difference;
@@ -57,8 +56,8 @@ std::string ShapeChurn::end_step() {
   warn_at_ *= 2;
   return fmt::format(
       "{} steps have brought {} graphs that differ from earlier ones only in shapes, and the "
-      "device "
-      "compiles each, for minutes: {}: pad inputs to a few lengths",
+      "device compiles each, for minutes: {}: pad inputs to a few lengths, and give a dropless "
+      "mixture a capacity_factor",
       steps_, graphs_, last_);
 }
 

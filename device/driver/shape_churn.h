@@ -10,7 +10,7 @@
 
 namespace trellis::device {
 
-/// Whether steps go on to bring graphs that differ from earlier ones only in the shapes of tensors:
+/// Notices steps that go on to bring graphs which differ from earlier ones only in shapes:
 /// the device compiles each of them, which takes minutes, and inputs that are padded to a few
 /// lengths need none.
 class ShapeChurn {

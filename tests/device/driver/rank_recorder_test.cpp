@@ -326,7 +326,8 @@ TEST(ShapeChurn, StepsThatGoOnToBringShapesAreNamedWithTheTensor) {
   EXPECT_EQ(warnings[0],
             "4 steps have brought 4 graphs that differ from earlier ones only in shapes, and the "
             "device compiles each, for minutes: the newest is number 5 of \"forward\": tensor 0 of "
-            "\"relu\" has shape [1, 12], [1, 11] before: pad inputs to a few lengths");
+            "\"relu\" has shape [1, 12], [1, 11] before: pad inputs to a few lengths, "
+            "and give a dropless mixture a capacity_factor");
   EXPECT_EQ(warnings_of_lengths({1, 2, 3, 4, 5, 6, 7, 8, 9}).size(), 2U)
       << "the fourth, the eighth";
 }
