@@ -36,7 +36,7 @@ struct TorchtitanJson {
 /// 0.3 is configured by Python functions, which are not executed: whether the text is such a
 /// program, or a script that starts torchtitan.
 [[nodiscard]] bool starts_torchtitan(const std::string& text);
-/// What makes a file of a program's configuration, for a message.
+/// The command that writes a program's configuration into a file, for a message.
 [[nodiscard]] std::string torchtitan_advice();
 
 }  // namespace trellis::analysis

@@ -205,7 +205,7 @@ constexpr Renamed kSections[] = {
     {"profiler.", "profiling."},
     {"validator.", "validation."},
 };
-/// Of a section with other keys too.
+/// The section has other keys too.
 constexpr std::string_view kLoader =
     "num_workers persistent_workers pin_memory prefetch_factor "
     "infinite";

@@ -9,7 +9,7 @@
 namespace trellis::analysis {
 namespace {
 
-/// Of one chip, as NxDT has them for whole nodes of 16: 3,040 and 10,672 TFLOPS.
+/// NxDT has these numbers of a chip for whole nodes of 16: 3,040 and 10,672 TFLOPS.
 std::optional<double> nxdt_peak(const sim::SystemConfig& system) {
   if (system.chip.generation == "trn1") return 190e12;
   if (system.chip.generation == "trn2") return 667e12;

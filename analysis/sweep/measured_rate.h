@@ -10,7 +10,7 @@
 
 namespace trellis::analysis {
 
-/// What a throughput that someone measured says of a configuration. Nothing is simulated.
+/// A throughput that someone measured has this meaning for a configuration. Nothing is simulated.
 struct MeasuredRate {
   std::string name, machine;  ///< "llama3_8b", "32 × trn1.32xlarge"
   double sequences_per_s = 0, tokens_per_s = 0, step_s = 0;

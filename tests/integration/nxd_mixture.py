@@ -27,7 +27,7 @@ MEGATRON_NAMES = {
 
 
 def whole_weights(seed, kv_heads=2):
-    """Of the model: dense weights, and of each layer a router and gate, up [E, f, h] and down
+    """The model has dense weights, and in each layer a router and gate, up [E, f, h] and down
     [E, h, f], as transformers' experts have them."""
     dense = {k: v for k, v in nxd.whole_weights(seed, kv_heads).items() if ".mlp." not in k}
     torch.manual_seed(100 + seed)
@@ -41,7 +41,7 @@ def whole_weights(seed, kv_heads=2):
 
 
 def as_rows(whole):
-    """What the program calls the same tensors: experts one after the other."""
+    """The program has the same tensors as rows: experts one after the other."""
     rows = {k: v for k, v in whole.items() if k.rsplit(".", 1)[1] not in ("gate", "up", "down")}
     for layer in range(LAYERS):
         path = f"model.layers.{layer}."
@@ -100,7 +100,7 @@ def shard(tensor, rank, size):
 
 
 def zero1_dict(moments, names, rank, size):
-    """Of one ZeroRedundancyOptimizer over parameters of these names."""
+    """The dict of one ZeroRedundancyOptimizer over parameters of these names."""
     groups = [
         [n for n in names if (moments["exp_avg"][n].dim() > 1) == decays] for decays in (1, 0)
     ]

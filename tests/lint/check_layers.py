@@ -66,7 +66,7 @@ class Declarations:
         return found
 
     def visible(self, path):
-        """What the file's declarations let it include."""
+        """The libraries whose headers the declarations let a file include."""
         names = self.of(path)
         if top_of(path) in TESTS:
             folder = folder_of(path)

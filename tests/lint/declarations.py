@@ -127,7 +127,7 @@ class Folder:
         self.add(words[0], words[1:])
 
     def on_trellis_tests(self, words):
-        """Of a test's program its folder and DEPS are of interest."""
+        """Only the folder and the DEPS of a test's program are needed."""
         self.depend(self.library(f"{self.folder}:{words[0]}"), words[1:])
 
     on_trellis_test = on_trellis_test_program = on_trellis_benchmark = on_trellis_tests

@@ -270,7 +270,7 @@ class FlopCounter {
     return sum;
   }
 
-  /// Of two matrices the offsets divide the inner dimension: each group has a part of it. Else a
+  /// With two matrices the offsets divide the inner dimension: each group has a part of it. Else a
   /// group has its own matrix, or its own rows or columns of the result.
   [[nodiscard]] std::int64_t grouped_matmul() const {
     const bool divides_inner =

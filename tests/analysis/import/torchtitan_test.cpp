@@ -319,7 +319,7 @@ TEST(TomlKeys, ValuesAreYamlInTheOrderOfTheLines) {
             "a.t: 1000 f:6\nempty: {} f:7\n");
 }
 
-/// What torchtitan 0.3.0 wrote of its function llama3_debugmodel, without how weights begin.
+/// torchtitan 0.3.0 wrote this of its function llama3_debugmodel; how weights begin is left out.
 std::string written_by_0_3() {
   return read_source_text(std::string(TRELLIS_SOURCE_DIR) +
                           "/tests/analysis/import/torchtitan_0_3.json");

@@ -26,7 +26,7 @@ struct LoadSource {
   /// The content, on the CPU; called by several threads at once. `place`: memory of training that
   /// is the whole item, to be filled and returned; undefined: there is none.
   std::function<at::Tensor(std::size_t item, const at::Tensor& place)> read;
-  /// Of an item with a file: where it begins there. A file's items are read in this order.
+  /// An item with a file begins there at this byte. A file's items are read in this order.
   std::function<std::int64_t(std::size_t item)> offset = {};
   /// The last item that anyone needs of a file was read.
   std::function<void(std::size_t item)> end = {};

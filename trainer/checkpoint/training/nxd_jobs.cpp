@@ -57,7 +57,7 @@ void renumber(const Groups& groups, LiveState& live) {
   }
 }
 
-/// What torch.optim.AdamW needs to go on.
+/// torch.optim.AdamW needs these to go on.
 void add_options(const trainer::OptimSection& optim, Value& group) {
   if (!optim.name.starts_with("adamw")) return;
   group.set("betas",

@@ -420,7 +420,7 @@ bool has_megatron_names(const Place& place, const NxdFolder& folder) {
          });
 }
 
-/// Whether experts are as NxD has them. Files of this program, which may be there without their
+/// True where experts are as NxD has them. Files of this program, which may be there without their
 /// manifest, have rows.
 bool stacks_experts(const Place& place, const NxdFolder& folder, const RunConfig& saved) {
   if (!saved.model.moe) return false;

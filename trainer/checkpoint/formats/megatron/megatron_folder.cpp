@@ -27,7 +27,7 @@ bool is_of_experts(const std::string& key) {
   return key.find("mlp.experts.experts.") != std::string::npos;
 }
 
-/// Of "decoder.layers.3.mlp.…"; −1: the tensor has an axis of layers instead.
+/// The layer in "decoder.layers.3.mlp.…"; −1: the tensor has an axis of layers instead.
 std::int64_t layer_number(const std::string& key, std::size_t& end) {
   std::int64_t layer = -1;
   const char* begin = key.data() + std::string_view(kLayers).size();

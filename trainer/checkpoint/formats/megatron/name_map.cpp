@@ -27,7 +27,7 @@ struct Family {
 
 constexpr const char* kNativeRouter = "mlp.router.linear_router";
 constexpr const char* kNativeNorm = "post_attention_layernorm";
-/// Of a mixture with transformer_engine; without it the name is that of a dense layer.
+/// A mixture has this name with transformer_engine; without it that of a dense layer.
 constexpr const char* kMixtureNorm = "pre_mlp_layernorm";
 
 /// Weights of stacked experts.

@@ -16,7 +16,7 @@
 namespace trellis::checkpoint::native {
 namespace {
 
-/// Of a large tensor, what is read at once.
+/// A large tensor is read in pieces of this size.
 constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
 
 std::span<std::byte> bytes_of(const at::Tensor& tensor) {

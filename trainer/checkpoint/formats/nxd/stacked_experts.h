@@ -13,10 +13,10 @@
 ///   down_proj      NxD [experts, f, h]               here [experts · h, f]
 namespace trellis::checkpoint::nxd {
 
-/// Whether a weight, or the weight of a state, is one of those.
+/// True for such a weight, and for the weight of a state.
 [[nodiscard]] bool is_expert_weight(const std::string& name);
 
-/// What NxD's files call a weight: mixtures of NxDT's Megatron model are below `mlp.moe`.
+/// The name of a weight in NxD's files: mixtures of NxDT's Megatron model are below `mlp.moe`.
 [[nodiscard]] std::string nxd_name(const std::string& name);
 
 /// A checkpoint with experts as NxD has them, as one that has them in rows.
