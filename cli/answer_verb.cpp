@@ -16,7 +16,7 @@
 #include "base/file_stream.h"
 #include "cli/load_trainer.h"
 #include "cli/verbs.h"
-#include "trainer/app/step_request.h"
+#include "trainer/requests/step_request.h"
 
 namespace trellis::cli {
 namespace {

@@ -18,7 +18,7 @@
 #include "cli/load_trainer.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
-#include "trainer/app/reshard_request.h"
+#include "trainer/requests/reshard_request.h"
 #include "trainer/checkpoint/conversion/full_writer.h"
 #include "trainer/checkpoint/conversion/megatron_writer.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "trainer/app/reshard_request.h"
+#include "trainer/requests/reshard_request.h"
 
 namespace trellis::cli {
 

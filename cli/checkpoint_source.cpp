@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "cli/load_trainer.h"
-#include "trainer/app/nxd_content_request.h"
+#include "trainer/requests/nxd_content_request.h"
 #include "trainer/checkpoint/conversion/nxd_content.h"
 #include "trainer/checkpoint/formats/native/checksums.h"
 #include "trainer/checkpoint/formats/nxd/nxd_folder.h"

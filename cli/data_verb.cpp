@@ -11,7 +11,7 @@
 #include "cli/load_trainer.h"
 #include "cli/number_range.h"
 #include "cli/verbs.h"
-#include "trainer/app/data_request.h"
+#include "trainer/requests/data_request.h"
 #include "trainer/data/build_dataset.h"
 
 namespace trellis::cli {

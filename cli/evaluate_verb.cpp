@@ -12,7 +12,7 @@
 #include "cli/output_files.h"
 #include "cli/rank_options.h"
 #include "cli/verbs.h"
-#include "trainer/evaluation/evaluate_request.h"
+#include "trainer/requests/evaluate_request.h"
 
 namespace trellis::cli {
 namespace {

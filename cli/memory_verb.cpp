@@ -18,7 +18,7 @@
 #include "cli/number_range.h"
 #include "base/run_self.h"
 #include "cli/verbs.h"
-#include "trainer/app/memory_request.h"
+#include "trainer/requests/memory_request.h"
 #include "traces/report/memory_plan.h"
 #include "traces/report/run_report.h"
 

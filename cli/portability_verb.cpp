@@ -14,7 +14,7 @@
 #include "cli/one_process.h"
 #include "cli/verbs.h"
 #include "sim/config/system_config.h"
-#include "trainer/app/portability_request.h"
+#include "trainer/requests/portability_request.h"
 
 namespace trellis::cli {
 namespace {

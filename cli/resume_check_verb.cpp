@@ -13,7 +13,7 @@
 #include "cli/one_process.h"
 #include "cli/rank_options.h"
 #include "cli/verbs.h"
-#include "trainer/verify/resume_check_request.h"
+#include "trainer/requests/resume_check_request.h"
 
 namespace trellis::cli {
 namespace {

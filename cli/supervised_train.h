@@ -1,6 +1,6 @@
 #pragma once
 
-#include "trainer/app/run_request.h"
+#include "trainer/requests/run_request.h"
 
 namespace trellis::cli {
 

@@ -9,7 +9,7 @@
 #include "cli/rank_options.h"
 #include "cli/shard_of_launch.h"
 #include "cli/verbs.h"
-#include "trainer/verify/verify_request.h"
+#include "trainer/requests/verify_request.h"
 
 namespace trellis::cli {
 

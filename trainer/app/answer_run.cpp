@@ -2,7 +2,7 @@
 
 #include "base/activity.h"
 #include "base/error.h"
-#include "trainer/app/answer_request.h"
+#include "trainer/requests/answer_request.h"
 #include "trainer/app/answer_time.h"
 #include "trainer/app/guarded.h"
 #include "trainer/config/machine.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "trainer/app/run_request.h"
+#include "trainer/requests/run_request.h"
 #include "trainer/checkpoint/formats/native/damaged_checkpoint.h"
 
 namespace trellis::trainer {

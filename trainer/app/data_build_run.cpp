@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/log.h"
-#include "trainer/app/data_request.h"
+#include "trainer/requests/data_request.h"
 #include "trainer/app/guarded.h"
 #include "trainer/data/build_hf_dataset.h"
 

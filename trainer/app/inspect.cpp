@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/escape.h"
-#include "trainer/app/data_request.h"
+#include "trainer/requests/data_request.h"
 #include "trainer/app/guarded.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/build_dataset.h"

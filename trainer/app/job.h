@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "runtime/process_link.h"
-#include "trainer/app/run_request.h"
+#include "trainer/requests/run_request.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::runtime {

@@ -1,4 +1,4 @@
-#include "trainer/app/memory_request.h"
+#include "trainer/requests/memory_request.h"
 
 #include <chrono>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "trainer/app/nxd_content_request.h"
+#include "trainer/requests/nxd_content_request.h"
 
 #include "base/error.h"
 #include "trainer/app/guarded.h"

@@ -2,7 +2,7 @@
 
 #include "runtime/device_plugin.h"
 #include "trainer/app/load_device.h"
-#include "trainer/app/run_request.h"
+#include "trainer/requests/run_request.h"
 
 namespace trellis::trainer {
 

@@ -11,7 +11,7 @@
 #include "sim/config/system_config.h"
 #include "sim/storage/checkpoint_plan.h"
 #include "trainer/app/load_device.h"
-#include "trainer/app/run_request.h"
+#include "trainer/requests/run_request.h"
 #include "trainer/checkpoint/training/planned_checkpoints.h"
 
 namespace trellis::trainer {

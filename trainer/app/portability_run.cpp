@@ -8,7 +8,7 @@
 #include "runtime/world.h"
 #include "trainer/app/guarded.h"
 #include "trainer/app/load_device.h"
-#include "trainer/app/portability_request.h"
+#include "trainer/requests/portability_request.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
 #include "trainer/trainer.h"

@@ -1,4 +1,4 @@
-#include "trainer/app/reshard_request.h"
+#include "trainer/requests/reshard_request.h"
 
 #include <algorithm>
 #include <iostream>

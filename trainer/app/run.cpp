@@ -39,7 +39,7 @@
 #include "trainer/app/process_records.h"
 #include "trainer/app/progress.h"
 #include "trainer/app/run_facts.h"
-#include "trainer/app/run_request.h"
+#include "trainer/requests/run_request.h"
 #include "trainer/app/stop_on_signal.h"
 #include "trainer/checkpoint/storage/lease.h"
 #include "trainer/checkpoint/training/run_checkpoints.h"

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "traces/report/run_report.h"
-#include "trainer/app/run_request.h"
+#include "trainer/requests/run_request.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::trainer {

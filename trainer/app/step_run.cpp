@@ -1,4 +1,4 @@
-#include "trainer/app/step_request.h"
+#include "trainer/requests/step_request.h"
 
 #include <optional>
 #include <tuple>

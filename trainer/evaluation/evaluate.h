@@ -8,7 +8,7 @@
 
 #include "runtime/world.h"
 #include "trainer/config/run_config.h"
-#include "trainer/evaluation/evaluate_request.h"
+#include "trainer/requests/evaluate_request.h"
 #include "trainer/evaluation/text_metrics.h"
 
 namespace trellis::trainer {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/world.h"
-#include "trainer/verify/resume_check_request.h"
+#include "trainer/requests/resume_check_request.h"
 #include "trainer/verify/training_record.h"
 
 namespace trellis::trainer {

@@ -8,7 +8,7 @@
 #include "runtime/world.h"
 #include "trainer/verify/compare.h"
 #include "trainer/verify/layout.h"
-#include "trainer/verify/verify_request.h"
+#include "trainer/requests/verify_request.h"
 
 namespace trellis::trainer {
 

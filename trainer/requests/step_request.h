@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "trainer/app/run_request.h"
+#include "trainer/requests/run_request.h"
 
 namespace trellis::trainer {
 
