@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/log.h"
-#include "trainer/data/chat/end_of_turn.h"
-#include "trainer/data/tokenizers/tokenizer.h"
+#include "trainer/files/data/chat/end_of_turn.h"
+#include "trainer/files/data/tokenizers/tokenizer.h"
 
 namespace trellis::cli {
 namespace {

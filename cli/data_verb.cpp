@@ -12,7 +12,7 @@
 #include "cli/number_range.h"
 #include "cli/verbs.h"
 #include "trainer/requests/data_request.h"
-#include "trainer/data/build_dataset.h"
+#include "trainer/files/data/build_dataset.h"
 
 namespace trellis::cli {
 namespace {

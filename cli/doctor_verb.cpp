@@ -25,7 +25,7 @@
 #include "cli/load_trainer.h"
 #include "cli/verbs.h"
 #include "sim/config/system_config.h"
-#include "trainer/data/chat/template_child.h"
+#include "trainer/files/data/chat/template_child.h"
 
 namespace trellis::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include "analysis/import/read_shell.h"
 #include "base/error.h"
 #include "base/escape.h"
-#include "trainer/data/chat/template_child.h"
+#include "trainer/files/data/chat/template_child.h"
 
 namespace trellis::analysis {
 namespace {

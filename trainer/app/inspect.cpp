@@ -11,7 +11,7 @@
 #include "trainer/requests/data_request.h"
 #include "trainer/app/guarded.h"
 #include "trainer/config/run_config.h"
-#include "trainer/data/build_dataset.h"
+#include "trainer/files/data/build_dataset.h"
 #include "trainer/data/data_module.h"
 
 namespace trellis::trainer {

@@ -1,7 +1,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "trainer/data/alignment/alignment_samples.h"
+#include "trainer/files/data/alignment/alignment_samples.h"
 #include "trainer/data/sampled_data_module.h"
 
 namespace trellis::trainer {

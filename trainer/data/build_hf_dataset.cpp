@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "trainer/data/alignment/each_record.h"
-#include "trainer/data/alignment/record_tokens.h"
-#include "trainer/data/hf_dataset_builder.h"
+#include "trainer/files/data/alignment/each_record.h"
+#include "trainer/files/data/alignment/record_tokens.h"
+#include "trainer/files/data/hf_dataset_builder.h"
 
 namespace trellis::trainer {
 namespace {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "trainer/data/build_dataset.h"
+#include "trainer/files/data/build_dataset.h"
 
 namespace trellis::trainer {
 

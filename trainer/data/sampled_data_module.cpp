@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "trainer/data/batch_shape.h"
-#include "trainer/data/samples/samplers.h"
+#include "trainer/files/data/samples/samplers.h"
 
 namespace trellis::trainer {
 namespace {

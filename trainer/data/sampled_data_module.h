@@ -4,7 +4,7 @@
 #include <string>
 
 #include "trainer/data/data_module.h"
-#include "trainer/data/samples/sample.h"
+#include "trainer/files/data/samples/sample.h"
 
 namespace trellis::trainer {
 

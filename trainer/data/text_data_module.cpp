@@ -9,10 +9,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "trainer/data/batch_shape.h"
-#include "trainer/data/samples/sample_order.h"
+#include "trainer/files/data/samples/sample_order.h"
 #include "trainer/data/text_data_module.h"
-#include "trainer/data/text_files.h"
-#include "trainer/data/tokenizers/tokenizer.h"
+#include "trainer/files/data/text_files.h"
+#include "trainer/files/data/tokenizers/tokenizer.h"
 
 namespace trellis::trainer {
 namespace {

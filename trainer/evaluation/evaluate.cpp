@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/checkpoint/training/run_checkpoints.h"
-#include "trainer/data/alignment/alignment_samples.h"
+#include "trainer/files/data/alignment/alignment_samples.h"
 #include "trainer/evaluation/generator.h"
 #include "trainer/evaluation/stop_tokens.h"
 #include "trainer/pipeline/model.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "trainer/config/run_config.h"
-#include "trainer/data/tokenizers/tokenizer.h"
+#include "trainer/files/data/tokenizers/tokenizer.h"
 
 namespace trellis::trainer {
 

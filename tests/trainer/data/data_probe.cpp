@@ -8,12 +8,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "trainer/data/alignment/alignment_samples.h"
-#include "trainer/data/chat/chat_template.h"
-#include "trainer/data/hf_dataset.h"
-#include "trainer/data/megatron/blend.h"
-#include "trainer/data/samples/samplers.h"
-#include "trainer/data/tokenizers/tokenizer.h"
+#include "trainer/files/data/alignment/alignment_samples.h"
+#include "trainer/files/data/chat/chat_template.h"
+#include "trainer/files/data/hf_dataset.h"
+#include "trainer/files/data/megatron/blend.h"
+#include "trainer/files/data/samples/samplers.h"
+#include "trainer/files/data/tokenizers/tokenizer.h"
 
 /// Answers questions about the data library with one JSON document on stdout, for oracles in
 /// Python. The request on stdin is a JSON object with the member "ask".

@@ -1,4 +1,4 @@
-#include "trainer/data/samples/sample_order.h"
+#include "trainer/files/data/samples/sample_order.h"
 
 #include <algorithm>
 #include <cmath>

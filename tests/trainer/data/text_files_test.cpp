@@ -1,4 +1,4 @@
-#include "trainer/data/text_files.h"
+#include "trainer/files/data/text_files.h"
 
 #include <unistd.h>
 

@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include "trainer/data/tokenizers/regex.h"
-#include "trainer/data/tokenizers/word_cache.h"
-#include "trainer/data/tokenizers/word_scanner.h"
+#include "trainer/files/data/tokenizers/regex.h"
+#include "trainer/files/data/tokenizers/word_cache.h"
+#include "trainer/files/data/tokenizers/word_scanner.h"
 
 namespace trellis::trainer {
 namespace {

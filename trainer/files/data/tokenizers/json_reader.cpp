@@ -1,0 +1,13 @@
+#include "trainer/files/data/tokenizers/json_reader.h"
+
+#include "base/json_text.h"
+#include "base/mapped_file.h"
+
+namespace trellis::trainer {
+
+nlohmann::json read_json_file(const std::string& file) {
+  const MappedFile mapped(file);
+  return parse_json(mapped.text(), file, "a file of a tokenizer");
+}
+
+}  // namespace trellis::trainer
