@@ -14,9 +14,9 @@
 #include "cli/accept_option.h"
 #include "cli/checkpoint_parts.h"
 #include "cli/not_empty.h"
-#include "trainer/checkpoint/adapters/peft_folder.h"
-#include "trainer/checkpoint/conversion/open_checkpoint.h"
-#include "trainer/checkpoint/conversion/saved_config.h"
+#include "trainer/files/checkpoint/adapters/peft_folder.h"
+#include "trainer/files/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/files/checkpoint/conversion/saved_config.h"
 
 namespace trellis::cli {
 namespace {

@@ -19,10 +19,10 @@
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
 #include "trainer/requests/reshard_request.h"
-#include "trainer/checkpoint/conversion/full_writer.h"
-#include "trainer/checkpoint/conversion/megatron_writer.h"
-#include "trainer/checkpoint/conversion/open_checkpoint.h"
-#include "trainer/checkpoint/conversion/saved_config.h"
+#include "trainer/files/checkpoint/conversion/full_writer.h"
+#include "trainer/files/checkpoint/conversion/megatron_writer.h"
+#include "trainer/files/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/files/checkpoint/conversion/saved_config.h"
 
 namespace trellis::cli {
 namespace {

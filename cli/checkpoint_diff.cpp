@@ -12,7 +12,7 @@
 #include "cli/checkpoint_source.h"
 #include "cli/comparison_text.h"
 #include "cli/number_range.h"
-#include "trainer/checkpoint/conversion/compare.h"
+#include "trainer/files/checkpoint/conversion/compare.h"
 
 namespace trellis::cli {
 namespace {

@@ -8,8 +8,8 @@
 #include "cli/checkpoint_source.h"
 #include "cli/comparison_text.h"
 #include "cli/load_trainer.h"
-#include "trainer/checkpoint/conversion/open_checkpoint.h"
-#include "trainer/checkpoint/conversion/verify.h"
+#include "trainer/files/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/files/checkpoint/conversion/verify.h"
 
 namespace trellis::cli {
 namespace {

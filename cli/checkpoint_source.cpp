@@ -3,9 +3,9 @@
 #include "base/error.h"
 #include "cli/load_trainer.h"
 #include "trainer/requests/nxd_content_request.h"
-#include "trainer/checkpoint/conversion/nxd_content.h"
-#include "trainer/checkpoint/formats/native/checksums.h"
-#include "trainer/checkpoint/formats/nxd/nxd_folder.h"
+#include "trainer/files/checkpoint/conversion/nxd_content.h"
+#include "trainer/files/checkpoint/formats/native/checksums.h"
+#include "trainer/files/checkpoint/formats/nxd/nxd_folder.h"
 
 namespace trellis::cli {
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "trainer/checkpoint/formats/tensor_source.h"
+#include "trainer/files/checkpoint/formats/tensor_source.h"
 
 namespace trellis::cli {
 

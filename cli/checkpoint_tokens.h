@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "trainer/checkpoint/formats/hugging_face/hub_config.h"
+#include "trainer/files/checkpoint/formats/hugging_face/hub_config.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::cli {

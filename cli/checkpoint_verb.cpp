@@ -18,11 +18,11 @@
 #include "cli/checkpoint_parts.h"
 #include "cli/checkpoint_source.h"
 #include "cli/verbs.h"
-#include "trainer/checkpoint/conversion/check_files.h"
-#include "trainer/checkpoint/formats/native/checksums.h"
-#include "trainer/checkpoint/formats/native/manifest.h"
-#include "trainer/checkpoint/formats/native/native_source.h"
-#include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
+#include "trainer/files/checkpoint/conversion/check_files.h"
+#include "trainer/files/checkpoint/formats/native/checksums.h"
+#include "trainer/files/checkpoint/formats/native/manifest.h"
+#include "trainer/files/checkpoint/formats/native/native_source.h"
+#include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 
 namespace trellis::cli {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "trainer/checkpoint/conversion/compare.h"
+#include "trainer/files/checkpoint/conversion/compare.h"
 
 namespace trellis::cli {
 

@@ -25,7 +25,7 @@
 #include "base/error.h"
 #include "base/launch.h"
 #include "base/log.h"
-#include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
+#include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/config/run_config.h"
 #include "trainer/utils/exp_manager.h"
 

@@ -13,8 +13,8 @@
 
 #include "benchmarks/support/child_run.h"
 #include "runtime/world.h"
-#include "trainer/checkpoint/formats/native/loader.h"
-#include "trainer/checkpoint/formats/native/saver.h"
+#include "trainer/checkpoint/engine/loader.h"
+#include "trainer/checkpoint/engine/saver.h"
 
 /// How fast checkpoints are written and read, next to `dd` on the same disk in the same rounds.
 /// Bars: save and load ≥ 80 % of dd's rate (fsync; cold read), reshard ≥ 50 % of a copy's,

@@ -7,15 +7,15 @@
 #include "tests/fuzz/changed_files.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/checkpoint/spread.h"
-#include "trainer/checkpoint/containers/safetensors.h"
-#include "trainer/checkpoint/conversion/full_writer.h"
-#include "trainer/checkpoint/conversion/layout/open_nxd.h"
+#include "trainer/files/checkpoint/containers/safetensors.h"
+#include "trainer/files/checkpoint/conversion/full_writer.h"
+#include "trainer/checkpoint/layout/open_nxd.h"
 #include "trainer/checkpoint/training/write_native.h"
-#include "trainer/checkpoint/conversion/megatron_writer.h"
-#include "trainer/checkpoint/conversion/open_checkpoint.h"
-#include "trainer/checkpoint/formats/hugging_face/hub_config.h"
-#include "trainer/checkpoint/formats/hugging_face/weight_map.h"
-#include "trainer/checkpoint/plan/boxes.h"
+#include "trainer/files/checkpoint/conversion/megatron_writer.h"
+#include "trainer/files/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/files/checkpoint/formats/hugging_face/hub_config.h"
+#include "trainer/files/checkpoint/formats/hugging_face/weight_map.h"
+#include "trainer/files/checkpoint/plan/boxes.h"
 
 /// Whatever bytes are in the files of a checkpoint, of whatever format, opening and reading it
 /// gives tensors or a ConfigError.

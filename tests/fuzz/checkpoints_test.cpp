@@ -5,7 +5,7 @@
 #include "tests/fuzz/changed_files.h"
 #include "tests/trainer/checkpoint/sample_files.h"
 #include "tests/support/temporary_directory.h"
-#include "trainer/checkpoint/containers/pickle.h"
+#include "trainer/files/checkpoint/containers/pickle.h"
 
 /// Whatever bytes are in a file of a checkpoint, its reader answers with data or a ConfigError.
 namespace trellis::fuzz {

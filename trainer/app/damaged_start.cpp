@@ -13,7 +13,7 @@
 #include "base/launch.h"
 #include "base/log.h"
 #include "base/output_error.h"
-#include "trainer/checkpoint/lifecycle/damaged.h"
+#include "trainer/files/checkpoint/lifecycle/damaged.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::trainer {

@@ -3,8 +3,8 @@
 #include "base/error.h"
 #include "trainer/app/guarded.h"
 #include "trainer/app/load_device.h"
-#include "trainer/checkpoint/conversion/layout/open_nxd.h"
-#include "trainer/checkpoint/formats/native/checksums.h"
+#include "trainer/checkpoint/layout/open_nxd.h"
+#include "trainer/files/checkpoint/formats/native/checksums.h"
 
 namespace trellis::trainer {
 namespace {

@@ -11,13 +11,13 @@
 #include "base/escape.h"
 #include "trainer/app/guarded.h"
 #include "trainer/app/load_device.h"
-#include "trainer/checkpoint/conversion/layout/open_nxd.h"
+#include "trainer/checkpoint/layout/open_nxd.h"
 #include "trainer/checkpoint/training/write_native.h"
-#include "trainer/checkpoint/conversion/model_check.h"
-#include "trainer/checkpoint/conversion/open_checkpoint.h"
-#include "trainer/checkpoint/conversion/saved_config.h"
-#include "trainer/checkpoint/formats/nxd/nxd_folder.h"
-#include "trainer/checkpoint/formats/nxd/nxd_training.h"
+#include "trainer/files/checkpoint/conversion/model_check.h"
+#include "trainer/files/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/files/checkpoint/conversion/saved_config.h"
+#include "trainer/files/checkpoint/formats/nxd/nxd_folder.h"
+#include "trainer/files/checkpoint/formats/nxd/nxd_training.h"
 
 namespace trellis::trainer {
 namespace {

@@ -41,7 +41,7 @@
 #include "trainer/app/run_facts.h"
 #include "trainer/requests/run_request.h"
 #include "trainer/app/stop_on_signal.h"
-#include "trainer/checkpoint/storage/lease.h"
+#include "trainer/files/checkpoint/storage/lease.h"
 #include "trainer/checkpoint/training/run_checkpoints.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/routing_trace.h"

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/json_text.h"
-#include "trainer/checkpoint/storage/place.h"
+#include "trainer/files/checkpoint/storage/place.h"
 
 namespace trellis::trainer {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "trainer/checkpoint/containers/value.h"
+#include "trainer/files/checkpoint/containers/value.h"
 #include "trainer/checkpoint/state/live_state.h"
-#include "trainer/checkpoint/storage/storage.h"
+#include "trainer/files/checkpoint/storage/storage.h"
 #include "trainer/nxd/lora_config.h"
 
 namespace trellis::runtime {

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "trainer/checkpoint/formats/native/manifest.h"
-#include "trainer/checkpoint/formats/native/state_files.h"
+#include "trainer/files/checkpoint/formats/native/manifest.h"
+#include "trainer/checkpoint/engine/state_files.h"
 #include "trainer/checkpoint/state/live_state.h"
-#include "trainer/checkpoint/storage/place.h"
+#include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/nxd/nxd_model.h"
 
 /// What a rank of a user's model has in a checkpoint.

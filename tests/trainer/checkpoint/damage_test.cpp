@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "tests/trainer/checkpoint/sample_files.h"
 #include "tests/support/temporary_directory.h"
-#include "trainer/checkpoint/containers/zip_archive.h"
+#include "trainer/files/checkpoint/containers/zip_archive.h"
 
 /// Files that are cut off, changed or made to harm.
 namespace trellis::checkpoint::damage_test {

@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "trainer/checkpoint/formats/hugging_face/hub_writer.h"
-#include "trainer/checkpoint/formats/hugging_face/hugging_face_source.h"
-#include "trainer/checkpoint/plan/boxes.h"
+#include "trainer/files/checkpoint/formats/hugging_face/hub_writer.h"
+#include "trainer/files/checkpoint/formats/hugging_face/hugging_face_source.h"
+#include "trainer/files/checkpoint/plan/boxes.h"
 
 /// For hugging_face_oracle.py: says what a folder holds as native tensors, and writes it again.
 namespace trellis::checkpoint::hugging_face {

@@ -8,12 +8,12 @@
 #include "base/error.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/checkpoint/spread.h"
-#include "trainer/checkpoint/formats/native/damaged_checkpoint.h"
-#include "trainer/checkpoint/formats/native/file_names.h"
-#include "trainer/checkpoint/formats/native/manifest.h"
-#include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
-#include "trainer/checkpoint/lifecycle/damaged.h"
-#include "trainer/checkpoint/lifecycle/save_outcome.h"
+#include "trainer/files/checkpoint/formats/native/damaged_checkpoint.h"
+#include "trainer/files/checkpoint/formats/native/file_names.h"
+#include "trainer/files/checkpoint/formats/native/manifest.h"
+#include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
+#include "trainer/files/checkpoint/lifecycle/damaged.h"
+#include "trainer/files/checkpoint/lifecycle/save_outcome.h"
 
 namespace trellis::checkpoint::lifecycle_test {
 namespace {

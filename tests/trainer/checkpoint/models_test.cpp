@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/integration/layout_run.h"
-#include "trainer/checkpoint/conversion/layout/layout_jobs.h"
+#include "trainer/checkpoint/layout/layout_jobs.h"
 #include "trainer/checkpoint/training/adapter_loader.h"
 #include "trainer/config/lora_targets.h"
 

@@ -1,4 +1,4 @@
-#include "trainer/checkpoint/containers/pickle.h"
+#include "trainer/files/checkpoint/containers/pickle.h"
 
 #include <fstream>
 #include <string>

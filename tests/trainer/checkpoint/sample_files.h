@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "trainer/checkpoint/containers/dcp.h"
-#include "trainer/checkpoint/containers/safetensors.h"
-#include "trainer/checkpoint/containers/torch_file.h"
-#include "trainer/checkpoint/storage/storage.h"
+#include "trainer/files/checkpoint/containers/dcp.h"
+#include "trainer/files/checkpoint/containers/safetensors.h"
+#include "trainer/files/checkpoint/containers/torch_file.h"
+#include "trainer/files/checkpoint/storage/storage.h"
 
 /// Small good files of each format, and functions that read all of them.
 namespace trellis::checkpoint::testing_support {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "trainer/checkpoint/formats/native/save_messages.h"
+#include "trainer/checkpoint/engine/save_messages.h"
 
 namespace trellis::checkpoint::native {
 namespace {

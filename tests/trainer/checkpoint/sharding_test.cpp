@@ -5,11 +5,11 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "trainer/checkpoint/lifecycle/checkpoint_name.h"
-#include "trainer/checkpoint/lifecycle/retention.h"
-#include "trainer/checkpoint/plan/read_plan.h"
-#include "trainer/checkpoint/plan/transfer_plan.h"
-#include "trainer/checkpoint/sharding/validate.h"
+#include "trainer/files/checkpoint/lifecycle/checkpoint_name.h"
+#include "trainer/files/checkpoint/lifecycle/retention.h"
+#include "trainer/files/checkpoint/plan/read_plan.h"
+#include "trainer/files/checkpoint/plan/transfer_plan.h"
+#include "trainer/files/checkpoint/sharding/validate.h"
 
 namespace trellis::checkpoint::sharding_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/checkpoint/storage/storage.h"
+#include "trainer/files/checkpoint/storage/storage.h"
 
 #include <algorithm>
 #include <atomic>
@@ -20,7 +20,7 @@
 #include "base/error.h"
 #include "base/output_error.h"
 #include "tests/support/temporary_directory.h"
-#include "trainer/checkpoint/storage/lease.h"
+#include "trainer/files/checkpoint/storage/lease.h"
 
 namespace trellis::checkpoint::storage_test {
 namespace {

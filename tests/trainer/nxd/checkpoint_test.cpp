@@ -13,7 +13,7 @@
 #include "base/output_error.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/nxd/user_training.h"
-#include "trainer/checkpoint/formats/native/rank_state_file.h"
+#include "trainer/checkpoint/engine/rank_state_file.h"
 #include "trainer/nxd/checkpoint/legacy_checkpoints.h"
 #include "trainer/nxd/checkpoint/nxd_checkpoints.h"
 

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/nxd/user_training.h"
-#include "trainer/checkpoint/formats/native/native_source.h"
+#include "trainer/files/checkpoint/formats/native/native_source.h"
 
 namespace trellis::trainer::lora_test {
 namespace {

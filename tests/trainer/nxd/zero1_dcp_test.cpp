@@ -7,7 +7,7 @@
 
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/nxd/user_training.h"
-#include "trainer/checkpoint/containers/dcp.h"
+#include "trainer/files/checkpoint/containers/dcp.h"
 
 namespace trellis::trainer::zero1_dcp_test {
 namespace {

@@ -10,10 +10,10 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "trainer/checkpoint/containers/torch_file.h"
-#include "trainer/checkpoint/formats/megatron/megatron_source.h"
-#include "trainer/checkpoint/plan/boxes.h"
-#include "trainer/checkpoint/sharding/validate.h"
+#include "trainer/files/checkpoint/containers/torch_file.h"
+#include "trainer/files/checkpoint/formats/megatron/megatron_source.h"
+#include "trainer/files/checkpoint/plan/boxes.h"
+#include "trainer/files/checkpoint/sharding/validate.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
 
 namespace trellis::checkpoint::distributed {

@@ -7,8 +7,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "trainer/checkpoint/containers/value.h"
-#include "trainer/checkpoint/sharding/sharded_tensor.h"
+#include "trainer/files/checkpoint/containers/value.h"
+#include "trainer/files/checkpoint/sharding/sharded_tensor.h"
 
 /// What a rank of any program has to save, by its own names: the objects of Megatron-core's
 /// dist_checkpointing. In a checkpoint everything has the key that is in it.

@@ -5,8 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "trainer/checkpoint/sharding/sharded_tensor.h"
-#include "trainer/checkpoint/sharding/state_keys.h"
+#include "trainer/files/checkpoint/sharding/sharded_tensor.h"
+#include "trainer/files/checkpoint/sharding/state_keys.h"
 #include "trainer/checkpoint/state/parameter_parts.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "trainer/parallel_layers/parallel_state.h"

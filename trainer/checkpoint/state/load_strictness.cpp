@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "runtime/process_link.h"
-#include "trainer/checkpoint/storage/storage.h"
+#include "trainer/files/checkpoint/storage/storage.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/world.h"
-#include "trainer/checkpoint/sharding/state_keys.h"
+#include "trainer/files/checkpoint/sharding/state_keys.h"
 #include "trainer/checkpoint/state/live_state.h"
 
 namespace trellis::checkpoint {

@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 
-#include "trainer/checkpoint/sharding/state_keys.h"
+#include "trainer/files/checkpoint/sharding/state_keys.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/checkpoint/sharding/sharded_tensor.h"
+#include "trainer/files/checkpoint/sharding/sharded_tensor.h"
 #include "trainer/optimizer/update_rule.h"
 #include "trainer/parallel_layers/parameter.h"
 

@@ -11,9 +11,9 @@
 
 #include "base/error.h"
 #include "runtime/process_link.h"
-#include "trainer/checkpoint/sharding/state_keys.h"
+#include "trainer/files/checkpoint/sharding/state_keys.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
-#include "trainer/checkpoint/storage/storage.h"
+#include "trainer/files/checkpoint/storage/storage.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/world.h"
-#include "trainer/checkpoint/plan/read_plan.h"
-#include "trainer/checkpoint/plan/transfer_plan.h"
+#include "trainer/files/checkpoint/plan/read_plan.h"
+#include "trainer/files/checkpoint/plan/transfer_plan.h"
 #include "trainer/checkpoint/state/live_state.h"
 
 namespace trellis::checkpoint {

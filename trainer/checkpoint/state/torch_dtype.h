@@ -2,7 +2,7 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "trainer/checkpoint/containers/dtype.h"
+#include "trainer/files/checkpoint/containers/dtype.h"
 
 namespace trellis::checkpoint {
 

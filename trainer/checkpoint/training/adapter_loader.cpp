@@ -3,7 +3,7 @@
 #include <map>
 #include <utility>
 
-#include "trainer/checkpoint/sharding/state_keys.h"
+#include "trainer/files/checkpoint/sharding/state_keys.h"
 #include "trainer/checkpoint/training/find_adapter.h"
 #include "trainer/rank_model.h"
 

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "trainer/checkpoint/lifecycle/save_outcome.h"
+#include "trainer/files/checkpoint/lifecycle/save_outcome.h"
 #include "trainer/checkpoint/state/merged_weights.h"
 #include "trainer/checkpoint/training/lora_config.h"
 #include "trainer/config/adapter_config.h"

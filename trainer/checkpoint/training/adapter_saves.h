@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "trainer/checkpoint/formats/native/saver.h"
-#include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
+#include "trainer/checkpoint/engine/saver.h"
+#include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/config/run_config.h"
 #include "trainer/training_checkpoints.h"
 

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "trainer/checkpoint/formats/tensor_source.h"
+#include "trainer/files/checkpoint/formats/tensor_source.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::checkpoint {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/checkpoint/formats/native/loader.h"
+#include "trainer/checkpoint/engine/loader.h"
 #include "trainer/checkpoint/state/load_strictness.h"
 #include "trainer/checkpoint/training/source_loader.h"
 #include "trainer/config/lr_scheduler.h"

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "trainer/checkpoint/containers/value.h"
+#include "trainer/files/checkpoint/containers/value.h"
 #include "trainer/config/model_section.h"
 
 namespace trellis::checkpoint {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "trainer/checkpoint/conversion/layout/nxd_form.h"
+#include "trainer/checkpoint/layout/nxd_form.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 
 namespace trellis::checkpoint {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "trainer/checkpoint/formats/native/state_files.h"
+#include "trainer/checkpoint/engine/state_files.h"
 #include "trainer/checkpoint/training/save_options.h"
 #include "trainer/config/run_config.h"
 

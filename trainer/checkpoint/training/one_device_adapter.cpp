@@ -2,8 +2,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "trainer/checkpoint/adapters/peft_folder.h"
-#include "trainer/checkpoint/formats/native/native_source.h"
+#include "trainer/files/checkpoint/adapters/peft_folder.h"
+#include "trainer/files/checkpoint/formats/native/native_source.h"
 
 namespace trellis::checkpoint {
 

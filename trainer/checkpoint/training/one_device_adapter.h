@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "trainer/checkpoint/storage/place.h"
+#include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::checkpoint {

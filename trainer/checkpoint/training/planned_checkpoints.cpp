@@ -6,8 +6,8 @@
 #include <string>
 
 #include "runtime/world.h"
-#include "trainer/checkpoint/formats/native/state_files.h"
-#include "trainer/checkpoint/plan/transfer_plan.h"
+#include "trainer/checkpoint/engine/state_files.h"
+#include "trainer/files/checkpoint/plan/transfer_plan.h"
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/checkpoint/training/save_options.h"
 #include "trainer/trainer.h"

@@ -9,11 +9,11 @@
 #include <string>
 #include <utility>
 
-#include "trainer/checkpoint/formats/native/damaged_checkpoint.h"
-#include "trainer/checkpoint/formats/native/saver.h"
-#include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
+#include "trainer/files/checkpoint/formats/native/damaged_checkpoint.h"
+#include "trainer/checkpoint/engine/saver.h"
+#include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/checkpoint/state/load_strictness.h"
-#include "trainer/checkpoint/storage/place.h"
+#include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/checkpoint/training/adapter_loader.h"
 #include "trainer/checkpoint/training/adapter_saves.h"
 #include "trainer/checkpoint/training/find_resume.h"

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "trainer/checkpoint/formats/native/saver.h"
-#include "trainer/checkpoint/formats/native/state_files.h"
+#include "trainer/checkpoint/engine/saver.h"
+#include "trainer/checkpoint/engine/state_files.h"
 #include "trainer/checkpoint/state/gathered_states.h"
 #include "trainer/config/run_config.h"
 

@@ -4,7 +4,7 @@
 
 #include <ATen/ops/empty.h>
 
-#include "trainer/checkpoint/plan/boxes.h"
+#include "trainer/files/checkpoint/plan/boxes.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
 
 namespace trellis::checkpoint {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/checkpoint/formats/tensor_source.h"
+#include "trainer/files/checkpoint/formats/tensor_source.h"
 #include "trainer/checkpoint/state/shared_load.h"
 
 namespace trellis::checkpoint {

@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "trainer/checkpoint/formats/native/save_messages.h"
-#include "trainer/checkpoint/formats/native/state_files.h"
-#include "trainer/checkpoint/formats/tensor_source.h"
+#include "trainer/checkpoint/engine/save_messages.h"
+#include "trainer/checkpoint/engine/state_files.h"
+#include "trainer/files/checkpoint/formats/tensor_source.h"
 #include "trainer/checkpoint/state/live_state.h"
-#include "trainer/checkpoint/storage/place.h"
+#include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/config/run_config.h"
 
 /// A checkpoint of a run as Megatron-core has it, in its folder: `iter_0000005` of torch_dist and,

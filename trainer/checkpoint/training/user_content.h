@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "trainer/checkpoint/containers/value.h"
+#include "trainer/files/checkpoint/containers/value.h"
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/config/run_config.h"
 #include "trainer/training_checkpoints.h"

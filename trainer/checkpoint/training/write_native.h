@@ -1,8 +1,8 @@
 #pragma once
 
-#include "trainer/checkpoint/conversion/conversion.h"
-#include "trainer/checkpoint/formats/tensor_source.h"
-#include "trainer/checkpoint/storage/place.h"
+#include "trainer/files/checkpoint/conversion/conversion.h"
+#include "trainer/files/checkpoint/formats/tensor_source.h"
+#include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::checkpoint {

@@ -1,7 +1,7 @@
 #include "trainer/nxd/checkpoint/checkpoint_io.h"
 
 #include "base/error.h"
-#include "trainer/checkpoint/storage/place.h"
+#include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/nxd/checkpoint/legacy_checkpoints.h"
 
 namespace trellis::trainer {

@@ -5,8 +5,8 @@
 #include <variant>
 
 #include "runtime/world.h"
-#include "trainer/checkpoint/formats/native/state_files.h"
-#include "trainer/checkpoint/storage/storage.h"
+#include "trainer/checkpoint/engine/state_files.h"
+#include "trainer/files/checkpoint/storage/storage.h"
 #include "trainer/nxd/nxd_model.h"
 #include "trainer/nxd/nxd_optimizer.h"
 

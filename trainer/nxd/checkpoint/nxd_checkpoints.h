@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "trainer/checkpoint/formats/native/loader.h"
-#include "trainer/checkpoint/formats/native/saver.h"
-#include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
+#include "trainer/checkpoint/engine/loader.h"
+#include "trainer/checkpoint/engine/saver.h"
+#include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/checkpoint/state/load_strictness.h"
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/nxd/nxd_model.h"
