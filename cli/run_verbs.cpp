@@ -34,7 +34,7 @@
 #include "traces/report/run_report.h"
 #include "analysis/sweep/bound_report.h"
 #include "analysis/sweep/measured_rate.h"
-#include "trainer/utils/exp_manager.h"
+#include "trainer/files/run/exp_manager.h"
 
 namespace trellis::cli {
 

@@ -27,7 +27,7 @@
 #include "base/log.h"
 #include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/config/run_config.h"
-#include "trainer/utils/exp_manager.h"
+#include "trainer/files/run/exp_manager.h"
 
 namespace trellis::cli {
 namespace {

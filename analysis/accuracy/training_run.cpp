@@ -19,7 +19,7 @@
 #include "trainer/config/run_config.h"
 #include "trainer/config/step_place.h"
 #include "traces/report/step_view.h"
-#include "trainer/utils/exp_manager.h"
+#include "trainer/files/run/exp_manager.h"
 
 namespace trellis::analysis {
 namespace {

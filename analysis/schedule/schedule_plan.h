@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "trainer/config/run_config.h"
-#include "trainer/schedule/balance.h"
-#include "trainer/schedule/schedule_timing.h"
+#include "trainer/config/schedule/balance.h"
+#include "trainer/config/schedule/schedule_timing.h"
 #include "traces/report/report_file.h"
 
 /// What `trellis schedule` draws: a schedule, and the costs that it is drawn with.

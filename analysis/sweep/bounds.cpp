@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "trainer/schedule/scheduler.h"
+#include "trainer/config/schedule/scheduler.h"
 
 namespace trellis::analysis {
 namespace {

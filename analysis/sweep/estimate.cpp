@@ -8,7 +8,7 @@
 
 #include "analysis/sweep/stage_work.h"
 #include "trainer/config/run_plan.h"
-#include "trainer/schedule/schedule_timing.h"
+#include "trainer/config/schedule/schedule_timing.h"
 
 namespace trellis::analysis {
 namespace {

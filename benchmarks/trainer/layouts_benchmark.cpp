@@ -27,7 +27,7 @@
 #include "runtime/world.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
-#include "trainer/trainer.h"
+#include "trainer/loop/trainer.h"
 
 namespace trellis::benchmarks {
 namespace {

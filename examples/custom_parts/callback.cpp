@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "runtime/world.h"
-#include "trainer/trainer.h"
+#include "trainer/loop/trainer.h"
 
 using namespace trellis::trainer;
 

@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "runtime/world.h"
-#include "trainer/trainer.h"
+#include "trainer/loop/trainer.h"
 
 using namespace trellis::trainer;
 

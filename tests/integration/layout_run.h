@@ -15,7 +15,7 @@
 #include "trainer/data/data_module.h"
 #include "trainer/parallel_layers/parallel_state.h"
 #include "trainer/parallel_layers/parameter.h"
-#include "trainer/trainer.h"
+#include "trainer/loop/trainer.h"
 
 namespace trellis::trainer::testing_support {
 

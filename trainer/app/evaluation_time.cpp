@@ -8,8 +8,8 @@
 
 #include "trainer/app/timed_passes.h"
 #include "trainer/pipeline/model.h"
-#include "trainer/rank_model.h"
-#include "trainer/utils/autocast.h"
+#include "trainer/loop/rank_model.h"
+#include "trainer/scopes/autocast.h"
 
 namespace trellis::trainer {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "trainer/checkpoint/training/run_checkpoints.h"
-#include "trainer/faults.h"
+#include "trainer/loop/faults.h"
 
 namespace trellis::trainer {
 

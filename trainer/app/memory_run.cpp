@@ -18,7 +18,7 @@
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
 #include "traces/report/memory_plan.h"
-#include "trainer/trainer.h"
+#include "trainer/loop/trainer.h"
 
 namespace trellis::trainer {
 namespace {

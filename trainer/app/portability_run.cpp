@@ -11,7 +11,7 @@
 #include "trainer/requests/portability_request.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
-#include "trainer/trainer.h"
+#include "trainer/loop/trainer.h"
 
 namespace trellis::trainer {
 namespace {

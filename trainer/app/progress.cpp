@@ -10,7 +10,7 @@
 #include "traces/metrics_writer.h"
 #include "traces/tensorboard_writer.h"
 #include "traces/report/text_table.h"
-#include "trainer/utils/throughput.h"
+#include "trainer/app/report/throughput.h"
 
 namespace trellis::trainer {
 

@@ -48,11 +48,11 @@
 #include "trainer/data/data_module.h"
 #include "traces/report/measured_step.h"
 #include "traces/report/run_report.h"
-#include "trainer/faults.h"
-#include "trainer/replica_check.h"
-#include "trainer/trainer.h"
-#include "trainer/utils/exp_manager.h"
-#include "trainer/utils/rank_log.h"
+#include "trainer/loop/faults.h"
+#include "trainer/loop/replica_check.h"
+#include "trainer/loop/trainer.h"
+#include "trainer/files/run/exp_manager.h"
+#include "trainer/files/run/rank_log.h"
 
 namespace trellis::trainer {
 namespace {

@@ -17,7 +17,7 @@
 #include "trainer/config/machine.h"
 #include "trainer/config/run_config_file.h"
 #include "trainer/data/data_module.h"
-#include "trainer/trainer.h"
+#include "trainer/loop/trainer.h"
 
 namespace trellis::trainer {
 namespace {

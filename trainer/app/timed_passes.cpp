@@ -3,9 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/device_plugin.h"
-#include "trainer/rank_model.h"
-#include "trainer/trainer.h"
-#include "trainer/utils/scope.h"
+#include "trainer/loop/rank_model.h"
+#include "trainer/loop/trainer.h"
+#include "trainer/scopes/scope.h"
 
 namespace trellis::trainer {
 

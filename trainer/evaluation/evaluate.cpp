@@ -15,9 +15,9 @@
 #include "trainer/evaluation/generator.h"
 #include "trainer/evaluation/stop_tokens.h"
 #include "trainer/pipeline/model.h"
-#include "trainer/rank_model.h"
-#include "trainer/trainer.h"
-#include "trainer/utils/autocast.h"
+#include "trainer/loop/rank_model.h"
+#include "trainer/loop/trainer.h"
+#include "trainer/scopes/autocast.h"
 
 namespace trellis::trainer {
 namespace {

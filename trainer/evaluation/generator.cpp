@@ -12,8 +12,8 @@
 #include "runtime/call_place.h"
 #include "trainer/modules/module_names.h"
 #include "trainer/parallel_layers/collectives.h"
-#include "trainer/utils/autocast.h"
-#include "trainer/utils/scope.h"
+#include "trainer/scopes/autocast.h"
+#include "trainer/scopes/scope.h"
 
 namespace trellis::trainer {
 namespace {

@@ -12,7 +12,7 @@
 #include "runtime/world.h"
 #include "trainer/nxd/lora_checkpoints.h"
 #include "trainer/parallel_layers/collectives.h"
-#include "trainer/rank_model.h"
+#include "trainer/loop/rank_model.h"
 
 namespace trellis::trainer {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "trainer/parallel_layers/collectives.h"
-#include "trainer/utils/scope.h"
+#include "trainer/scopes/scope.h"
 
 namespace trellis::trainer {
 namespace {

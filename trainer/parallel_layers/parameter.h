@@ -14,7 +14,7 @@
 #include "trainer/parallel_layers/sequence_shard.h"
 #include "trainer/parallel_layers/step_position.h"
 #include "trainer/parallel_layers/weight_init.h"
-#include "trainer/utils/scope.h"
+#include "trainer/scopes/scope.h"
 
 namespace trellis::trainer {
 

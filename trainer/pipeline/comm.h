@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "trainer/parallel_layers/parallel_state.h"
-#include "trainer/schedule/messages.h"
+#include "trainer/config/schedule/messages.h"
 
 namespace trellis::trainer {
 

@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "trainer/parallel_layers/collectives.h"
-#include "trainer/schedule/scheduler.h"
+#include "trainer/config/schedule/scheduler.h"
 
 namespace trellis::trainer {
 

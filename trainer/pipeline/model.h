@@ -17,9 +17,9 @@
 #include "trainer/pipeline/comm.h"
 #include "trainer/pipeline/replay.h"
 #include "trainer/pipeline/stage.h"
-#include "trainer/schedule/tasks.h"
+#include "trainer/config/schedule/tasks.h"
 #include "trainer/pipeline/timeline.h"
-#include "trainer/utils/scope.h"
+#include "trainer/scopes/scope.h"
 
 namespace trellis::trainer {
 

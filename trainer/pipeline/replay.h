@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "trainer/schedule/replay_plan.h"
+#include "trainer/config/schedule/replay_plan.h"
 
 namespace trellis::trainer {
 

@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "trainer/data/data_module.h"
-#include "trainer/schedule/partition.h"
+#include "trainer/config/schedule/partition.h"
 
 namespace trellis::trainer {
 

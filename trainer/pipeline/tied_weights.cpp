@@ -9,7 +9,7 @@
 
 #include "runtime/world.h"
 #include "trainer/parallel_layers/collectives.h"
-#include "trainer/utils/scope.h"
+#include "trainer/scopes/scope.h"
 
 namespace trellis::trainer {
 namespace {

@@ -9,7 +9,7 @@
 #include "trainer/parallel_layers/parallel_state.h"
 #include "trainer/parallel_layers/parameter.h"
 #include "trainer/pipeline/stage.h"
-#include "trainer/schedule/tasks.h"
+#include "trainer/config/schedule/tasks.h"
 
 namespace trellis::trainer {
 

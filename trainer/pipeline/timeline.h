@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "trainer/schedule/tasks.h"
+#include "trainer/config/schedule/tasks.h"
 
 namespace trellis::trainer {
 

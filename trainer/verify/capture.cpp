@@ -9,7 +9,7 @@
 
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "trainer/parallel_layers/rank_mesh.h"
-#include "trainer/trainer.h"
+#include "trainer/loop/trainer.h"
 
 namespace trellis::trainer {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/checkpoint/training/run_checkpoints.h"
-#include "trainer/trainer.h"
+#include "trainer/loop/trainer.h"
 #include "trainer/verify/compare.h"
 #include "trainer/verify/resume_defects.h"
 

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "runtime/world.h"
 #include "trainer/config/lr_scheduler.h"
-#include "trainer/early_stopping.h"
+#include "trainer/loop/early_stopping.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 
 namespace trellis::trainer {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "trainer/data/data_module.h"
-#include "trainer/training_checkpoints.h"
+#include "trainer/loop/training_checkpoints.h"
 
 namespace trellis::trainer {
 

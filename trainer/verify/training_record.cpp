@@ -11,9 +11,9 @@
 #include "runtime/world.h"
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/config/lr_scheduler.h"
-#include "trainer/early_stopping.h"
+#include "trainer/loop/early_stopping.h"
 #include "trainer/parallel_layers/fully_sharded.h"
-#include "trainer/trainer.h"
+#include "trainer/loop/trainer.h"
 
 namespace trellis::trainer {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/content_hash.h"
 #include "trainer/data/data_module.h"
-#include "trainer/training_checkpoints.h"
+#include "trainer/loop/training_checkpoints.h"
 #include "trainer/verify/capture.h"
 
 namespace trellis::trainer {

@@ -21,7 +21,7 @@
 #include "analysis/sweep/space.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
-#include "trainer/schedule/schedule_timing.h"
+#include "trainer/config/schedule/schedule_timing.h"
 
 namespace trellis::analysis {
 namespace {

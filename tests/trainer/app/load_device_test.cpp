@@ -9,7 +9,7 @@
 #include "tests/integration/layout_run.h"
 #include "trainer/data/data_module.h"
 #include "trainer/pipeline/replay.h"
-#include "trainer/trainer.h"
+#include "trainer/loop/trainer.h"
 
 namespace trellis::trainer {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "tests/trainer/nxd/user_model.h"
 #include "tests/support/temporary_directory.h"
-#include "trainer/schedule/scheduler.h"
+#include "trainer/config/schedule/scheduler.h"
 
 namespace trellis::trainer::hooks_test {
 namespace {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "trainer/schedule/balance.h"
+#include "trainer/config/schedule/balance.h"
 
 namespace trellis::trainer {
 namespace {

@@ -1,8 +1,8 @@
-#include "trainer/schedule/replay_plan.h"
+#include "trainer/config/schedule/replay_plan.h"
 
 #include <gtest/gtest.h>
 
-#include "trainer/schedule/scheduler.h"
+#include "trainer/config/schedule/scheduler.h"
 
 namespace trellis::trainer {
 namespace {

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "trainer/schedule/schedule_timing.h"
-#include "trainer/schedule/scheduler.h"
+#include "trainer/config/schedule/schedule_timing.h"
+#include "trainer/config/schedule/scheduler.h"
 
 namespace trellis::trainer {
 namespace {

@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "trainer/schedule/messages.h"
-#include "trainer/schedule/partition.h"
-#include "trainer/schedule/scheduler.h"
+#include "trainer/config/schedule/messages.h"
+#include "trainer/config/schedule/partition.h"
+#include "trainer/config/schedule/scheduler.h"
 
 namespace trellis::trainer {
 namespace {

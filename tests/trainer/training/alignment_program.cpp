@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "runtime/world.h"
 #include "trainer/config/run_config.h"
-#include "trainer/trainer.h"
+#include "trainer/loop/trainer.h"
 
 namespace trellis::trainer {
 namespace {

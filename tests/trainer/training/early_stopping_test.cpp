@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "trainer/early_stopping.h"
+#include "trainer/loop/early_stopping.h"
 
 namespace trellis::trainer {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "tests/integration/layout_run.h"
-#include "trainer/first_non_finite.h"
+#include "trainer/loop/first_non_finite.h"
 
 namespace trellis::trainer {
 namespace {

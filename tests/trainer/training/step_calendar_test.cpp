@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "trainer/step_calendar.h"
+#include "trainer/loop/step_calendar.h"
 
 namespace trellis::trainer {
 namespace {

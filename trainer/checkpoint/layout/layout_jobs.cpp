@@ -7,8 +7,8 @@
 #include "trainer/optimizer/optimizer_options.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "trainer/pipeline/tied_weights.h"
-#include "trainer/rank_model.h"
-#include "trainer/trainer.h"
+#include "trainer/loop/rank_model.h"
+#include "trainer/loop/trainer.h"
 
 namespace trellis::checkpoint {
 namespace {

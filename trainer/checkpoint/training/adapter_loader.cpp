@@ -5,7 +5,7 @@
 
 #include "trainer/files/checkpoint/sharding/state_keys.h"
 #include "trainer/checkpoint/training/find_adapter.h"
-#include "trainer/rank_model.h"
+#include "trainer/loop/rank_model.h"
 
 namespace trellis::checkpoint {
 namespace {

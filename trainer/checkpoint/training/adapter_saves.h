@@ -6,7 +6,7 @@
 #include "trainer/checkpoint/engine/saver.h"
 #include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/config/run_config.h"
-#include "trainer/training_checkpoints.h"
+#include "trainer/loop/training_checkpoints.h"
 
 namespace trellis::checkpoint {
 

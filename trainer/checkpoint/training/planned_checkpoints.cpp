@@ -10,7 +10,7 @@
 #include "trainer/files/checkpoint/plan/transfer_plan.h"
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/checkpoint/training/save_options.h"
-#include "trainer/trainer.h"
+#include "trainer/loop/trainer.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "sim/storage/checkpoint_plan.h"
 #include "trainer/config/run_config.h"
-#include "trainer/training_checkpoints.h"
+#include "trainer/loop/training_checkpoints.h"
 
 namespace trellis::checkpoint {
 

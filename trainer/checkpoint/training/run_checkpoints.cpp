@@ -17,7 +17,7 @@
 #include "trainer/checkpoint/training/user_content.h"
 #include "trainer/config/logged_scalars.h"
 #include "trainer/parallel_layers/fully_sharded.h"
-#include "trainer/trainer.h"
+#include "trainer/loop/trainer.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -20,7 +20,7 @@
 #include "trainer/checkpoint/training/torch_dist.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
-#include "trainer/training_checkpoints.h"
+#include "trainer/loop/training_checkpoints.h"
 
 namespace trellis::checkpoint {
 

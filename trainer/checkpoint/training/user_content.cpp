@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/config/run_config.h"
-#include "trainer/early_stopping.h"
+#include "trainer/loop/early_stopping.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "runtime/world.h"
 

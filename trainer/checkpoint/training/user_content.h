@@ -6,7 +6,7 @@
 #include "trainer/files/checkpoint/containers/value.h"
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/config/run_config.h"
-#include "trainer/training_checkpoints.h"
+#include "trainer/loop/training_checkpoints.h"
 
 namespace trellis::checkpoint {
 

@@ -9,7 +9,7 @@
 #include "trainer/config/simulated_routing.h"
 #include "trainer/parallel_layers/mappings.h"
 #include "trainer/parallel_layers/sequence_parallel.h"
-#include "trainer/utils/scope.h"
+#include "trainer/scopes/scope.h"
 
 namespace trellis::trainer {
 namespace {
