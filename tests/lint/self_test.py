@@ -33,7 +33,7 @@ LEGAL = {
     "trainer/config/run_config.h": "#pragma once\n",
     "analysis/report/table.h": '#pragma once\n#include "trainer/config/run_config.h"\n#include '
     '"device/kernels/a.h"\n',
-    "trainer/app/run.cpp": '#include "analysis/report/table.h"\n',
+    "trainer/app/run/run.cpp": '#include "analysis/report/table.h"\n',
     "trainer/loop/trainer.h": '#pragma once\n#include <torch/nn/module.h>\n#include "runtime/world.h"\n',
     "tests/sim/systemc/engine_test.cpp": "#include <systemc>\n#include "
     '"sim/systemc/engine.h"\n#include "tests/support/a.h"\n',

@@ -1,6 +1,6 @@
 // Host memory of training: the need against what the trainer's tensors take, the refusal, and the
 // end after a failed allocation.
-#include "trainer/app/host_need.h"
+#include "trainer/app/prepare/host_need.h"
 
 #include <atomic>
 #include <chrono>
@@ -13,7 +13,7 @@
 #include <oneapi/dnnl/dnnl_common.hpp>
 
 #include "tests/integration/layout_run.h"
-#include "trainer/app/failed_allocation.h"
+#include "trainer/app/prepare/failed_allocation.h"
 #include "trainer/config/optimizer_table.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 

@@ -1,4 +1,4 @@
-#include "trainer/app/load_device.h"
+#include "trainer/app/prepare/load_device.h"
 
 #include <algorithm>
 #include <mutex>

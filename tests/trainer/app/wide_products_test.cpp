@@ -1,5 +1,5 @@
 // CTest sets ATEN_CPU_CAPABILITY=avx2: a process asks once what its processor can do.
-#include "trainer/app/wide_products.h"
+#include "trainer/app/prepare/wide_products.h"
 
 #include <cstdint>
 #include <vector>

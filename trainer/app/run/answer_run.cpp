@@ -1,0 +1,40 @@
+#include <iostream>
+
+#include "base/activity.h"
+#include "base/error.h"
+#include "trainer/requests/answer_request.h"
+#include "trainer/app/report/answer_time.h"
+#include "trainer/app/prepare/guarded.h"
+#include "trainer/config/machine.h"
+#include "trainer/evaluation/evaluate.h"
+
+namespace trellis::trainer {
+namespace {
+
+int run(const AnswerRequest& request) {
+  Activity activity("reading the configuration");
+  RunConfig config = load_run_config(request.config_file, request.overrides, request.instance);
+  refuse_unsupported(config, true);
+  config = answers_config(std::move(config), request.config_file);
+  const DeviceChoice choice{.device = "neuron",
+                            .instance = request.instance,
+                            .nodes = request.nodes,
+                            .hardware = request.hardware,
+                            .calibrated = request.calibrated};
+  use_machine(choice, config);
+  activity.now("simulating prefill and decoding");
+  const AnswerSizes sizes{request.batch, request.prompt_tokens, request.max_new_tokens};
+  const AnswerTime time = time_answers(choice, config, sizes, request.host_threads);
+  std::cout << (request.json ? to_json(time, sizes, config).dump(1) + "\n"
+                             : to_text(time, sizes, config))
+            << std::flush;
+  return static_cast<int>(ExitCode::kOk);
+}
+
+}  // namespace
+}  // namespace trellis::trainer
+
+extern "C" __attribute__((visibility("default"))) int trellis_trainer_answer(
+    const trellis::trainer::AnswerRequest* request) {
+  return trellis::trainer::guarded([request] { return trellis::trainer::run(*request); });
+}
