@@ -7,8 +7,8 @@
 namespace trellis {
 namespace {
 
-/// "base/yaml.cpp" of an absolute path: the build directory of a machine is no information for the
-/// reader.
+/// "base/yaml/yaml.cpp" of an absolute path: the build directory of a machine is no information for
+/// the reader.
 std::string_view short_path(std::string_view path) {
   const std::size_t last = path.rfind('/');
   if (last == std::string_view::npos || last == 0) return path;

@@ -11,9 +11,9 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/child_process.h"
+#include "base/process/child_process.h"
 #include "base/error.h"
-#include "base/file_stream.h"
+#include "base/files/file_stream.h"
 #include "cli/load_trainer.h"
 #include "cli/verbs.h"
 #include "trainer/requests/step_request.h"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 #include "base/log.h"
 #include "trainer/files/data/chat/end_of_turn.h"
 #include "trainer/files/data/tokenizers/tokenizer.h"

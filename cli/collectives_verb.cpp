@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 #include "analysis/collectives/collective_sweep.h"
 #include "cli/not_empty.h"
 #include "cli/verbs.h"

@@ -18,10 +18,10 @@
 
 #include "traces/report/run_report.h"
 #include "traces/report/validity.h"
-#include "base/cache_directory.h"
+#include "base/files/cache_directory.h"
 #include "base/error.h"
-#include "base/host_memory.h"
-#include "base/shared_files.h"
+#include "base/process/host_memory.h"
+#include "base/files/shared_files.h"
 #include "cli/load_trainer.h"
 #include "cli/verbs.h"
 #include "sim/config/system_config.h"

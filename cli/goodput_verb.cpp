@@ -14,7 +14,7 @@
 #include "analysis/cost/goodput.h"
 #include "traces/report/report_file.h"
 #include "base/error.h"
-#include "base/run_self.h"
+#include "base/process/run_self.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
 #include "cli/verbs.h"

@@ -9,7 +9,7 @@
 #include "analysis/accuracy/program_run.h"
 #include "analysis/accuracy/replay_report.h"
 #include "base/error.h"
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 #include "cli/not_empty.h"
 #include "cli/output_files.h"
 #include "cli/verbs.h"

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/shared_files.h"
+#include "base/files/shared_files.h"
 
 namespace trellis::cli {
 

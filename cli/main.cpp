@@ -8,10 +8,10 @@
 
 #include "base/activity.h"
 #include "base/address.h"
-#include "base/launch.h"
+#include "base/process/launch.h"
 #include "base/error.h"
 #include "base/escape.h"
-#include "base/partial_files.h"
+#include "base/files/partial_files.h"
 #include "cli/standard_output.h"
 #include "cli/suggestion.h"
 #include "cli/terminal_stream.h"

@@ -16,7 +16,7 @@
 #include "analysis/memory/changes.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
-#include "base/run_self.h"
+#include "base/process/run_self.h"
 #include "cli/verbs.h"
 #include "trainer/requests/memory_request.h"
 #include "traces/report/memory_plan.h"

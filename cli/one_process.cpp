@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "base/launch.h"
+#include "base/process/launch.h"
 
 namespace trellis::cli {
 

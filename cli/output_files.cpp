@@ -1,6 +1,6 @@
 #include "cli/output_files.h"
 
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "base/error.h"
 #include "base/output_error.h"
 

@@ -6,7 +6,7 @@
 
 #include "analysis/portability/portability_check.h"
 #include "base/error.h"
-#include "base/run_self.h"
+#include "base/process/run_self.h"
 #include "cli/load_trainer.h"
 #include "cli/machine.h"
 #include "cli/not_empty.h"

@@ -5,10 +5,10 @@
 
 #include <CLI/CLI.hpp>
 
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "base/error.h"
-#include "base/input_file.h"
-#include "base/shared_files.h"
+#include "base/files/input_file.h"
+#include "base/files/shared_files.h"
 #include "cli/verbs.h"
 
 namespace trellis::cli {

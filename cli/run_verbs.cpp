@@ -6,10 +6,10 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/cache_directory.h"
+#include "base/files/cache_directory.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 #include "cli/accept_option.h"
 #include "cli/fault_texts.h"
 #include "cli/interrupt_watch.h"

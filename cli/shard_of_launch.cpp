@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "base/launch.h"
+#include "base/process/launch.h"
 #include "base/log.h"
 #include "cli/not_empty.h"
 

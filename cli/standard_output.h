@@ -2,7 +2,7 @@
 
 #include <streambuf>
 
-#include "base/file_stream.h"
+#include "base/files/file_stream.h"
 
 namespace trellis::cli {
 

@@ -21,9 +21,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/activity.h"
-#include "base/child_process.h"
+#include "base/process/child_process.h"
 #include "base/error.h"
-#include "base/launch.h"
+#include "base/process/launch.h"
 #include "base/log.h"
 #include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/config/run_config.h"

@@ -13,7 +13,7 @@
 #include <torch/version.h>
 
 #include "base/error.h"
-#include "base/shared_files.h"
+#include "base/files/shared_files.h"
 
 namespace trellis::runtime {
 namespace {

@@ -9,7 +9,7 @@
 #include <c10/util/StringUtil.h>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 
 namespace trellis::runtime {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "base/launch.h"
+#include "base/process/launch.h"
 
 namespace trellis::runtime {
 

@@ -20,7 +20,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "base/launch.h"
+#include "base/process/launch.h"
 #include "runtime/board.h"
 #include "runtime/channel.h"
 

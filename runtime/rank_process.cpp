@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/error.h"
-#include "base/launch.h"
+#include "base/process/launch.h"
 #include "runtime/device_plugin.h"
 #include "runtime/flight_files.h"
 #include "runtime/flight_trace.h"

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "base/file_stream.h"
+#include "base/files/file_stream.h"
 
 namespace trellis::traces {
 

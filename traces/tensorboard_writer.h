@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/file_stream.h"
+#include "base/files/file_stream.h"
 
 namespace trellis::traces {
 

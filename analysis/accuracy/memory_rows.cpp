@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 #include "analysis/accuracy/published_rows.h"
-#include "base/run_self.h"
+#include "base/process/run_self.h"
 #include "traces/report/text_table.h"
 #include "traces/report/validity.h"
 

@@ -11,10 +11,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/cache_file.h"
+#include "base/files/cache_file.h"
 #include "base/content_hash.h"
 #include "base/error.h"
-#include "base/child_process.h"
+#include "base/process/child_process.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/step_place.h"

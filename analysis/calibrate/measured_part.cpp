@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/accuracy/evaluate.h"
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 
 namespace trellis::analysis {
 namespace {

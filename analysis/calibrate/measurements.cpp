@@ -11,7 +11,7 @@
 #include "traces/report/measured_step.h"
 #include "traces/report/report_file.h"
 #include "base/error.h"
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 #include "base/nearest.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 
 namespace trellis::analysis {
 

@@ -8,7 +8,7 @@
 
 #include "trainer/config/step_place.h"
 #include "base/error.h"
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 
 namespace trellis::analysis {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "analysis/import/setting_yaml.h"
 #include "analysis/import/yaml_keys.h"
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 #include "trainer/config/known_keys.h"
 #include "trainer/config/resolved_yaml.h"
 #include "trainer/config/run_config_file.h"

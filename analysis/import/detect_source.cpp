@@ -12,9 +12,9 @@
 #include "analysis/import/sources.h"
 #include "analysis/import/torchtitan_json.h"
 #include "base/error.h"
-#include "base/input_file.h"
-#include "base/json_text.h"
-#include "base/yaml_compose.h"
+#include "base/files/input_file.h"
+#include "base/json/json_text.h"
+#include "base/yaml/yaml_compose.h"
 
 namespace trellis::analysis {
 namespace {

@@ -7,8 +7,8 @@
 #include "analysis/import/hugging_face_parts.h"
 #include "analysis/import/key_words.h"
 #include "base/escape.h"
-#include "base/input_file.h"
-#include "base/json_text.h"
+#include "base/files/input_file.h"
+#include "base/json/json_text.h"
 #include "base/nearest.h"
 #include "trainer/config/known_keys.h"
 

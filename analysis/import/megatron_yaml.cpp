@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/problem.h"
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 
 namespace trellis::analysis {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 
 namespace trellis::analysis {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "analysis/import/hugging_face_parts.h"
 #include "base/error.h"
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 
 namespace trellis::analysis {
 namespace {

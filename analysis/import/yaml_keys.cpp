@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/log.h"
-#include "base/yaml_compose.h"
+#include "base/yaml/yaml_compose.h"
 #include "trainer/config/yaml_writer.h"
 
 namespace trellis::analysis {

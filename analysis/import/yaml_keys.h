@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "analysis/import/imported_config.h"
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 
 namespace trellis::analysis {
 

@@ -8,13 +8,13 @@
 
 #include <fmt/format.h>
 
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "base/byte_codec.h"
-#include "base/cache_file.h"
+#include "base/files/cache_file.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/run_lock.h"
-#include "base/share_file.h"
+#include "base/files/run_lock.h"
+#include "base/files/share_file.h"
 #include "sim/config/number_files.h"
 #include "trainer/config/run_config.h"
 #include "traces/report/validity.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/content_hash.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 
 /// Finished runs of `trellis simulate`, so that the same question is answered without loading the
 /// trainer.
@@ -69,7 +69,7 @@ inline constexpr std::uintmax_t kLargeBytes = std::uintmax_t{1} << 20;
 [[nodiscard]] std::vector<std::filesystem::path> program_binaries();
 
 /// Finished runs under `directory`/trellis_kept_runs, the last ones of them, at most 64 and at most
-/// 1 GiB: one cache file (base/cache_file.h) each, KEY.run, which holds the run's files, and
+/// 1 GiB: one cache file (base/files/cache_file.h) each, KEY.run, which holds the run's files, and
 /// KEY.NAME for each large one. A file there that is not a run of that key is never restored, and
 /// never removed unless it is a cache file or a large file of one.
 class KeptRuns {

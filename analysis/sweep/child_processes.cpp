@@ -19,7 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/child_process.h"
+#include "base/process/child_process.h"
 
 namespace trellis::analysis {
 namespace {

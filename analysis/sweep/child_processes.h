@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file_lock.h"
+#include "base/files/file_lock.h"
 
 namespace trellis::analysis {
 

@@ -5,14 +5,14 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/journal.h"
-#include "base/shard.h"
+#include "base/files/journal.h"
+#include "base/process/shard.h"
 #include "analysis/sweep/space.h"
 
 namespace trellis::analysis {
 
 /// DIR/journal.jsonl: the sweep's facts, then one line for each simulated candidate
-/// (base/journal.h).
+/// (base/files/journal.h).
 class SweepJournal {
  public:
   /// Throws ConfigError as JournalWriter.

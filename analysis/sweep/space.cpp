@@ -18,7 +18,7 @@
 #include "base/content_hash.h"
 #include "base/error.h"
 #include "base/problem.h"
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 #include "analysis/sweep/bounds.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"

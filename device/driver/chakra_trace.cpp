@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <protozero/pbf_writer.hpp>
 
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "device/driver/trace_folders.h"

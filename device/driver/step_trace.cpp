@@ -2,7 +2,7 @@
 #include <array>
 #include <map>
 
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "base/error.h"
 #include "device/driver/step_timing.h"
 #include "device/driver/trace_folders.h"

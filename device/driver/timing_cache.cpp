@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "base/cache_file.h"
+#include "base/files/cache_file.h"
 #include "base/error.h"
 #include "base/log.h"
 

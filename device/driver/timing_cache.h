@@ -4,15 +4,15 @@
 #include <optional>
 #include <string>
 
-#include "base/cache_directory.h"
+#include "base/files/cache_directory.h"
 #include "device/driver/timed_program.h"
 
 namespace trellis::device {
 
 /// Timed pieces on disk, so that the next process need not compile and time them: what a piece
 /// costs depends on its content, on the numbers of the machine and on this program's code, and all
-/// three are in the file's key. One cache file (base/cache_file.h) per piece. A file that is not
-/// the piece's is ignored with a warning and written again; a place that cannot be written is
+/// three are in the file's key. One cache file (base/files/cache_file.h) per piece. A file that is
+/// not the piece's is ignored with a warning and written again; a place that cannot be written is
 /// reported once.
 class TimingCache {
  public:

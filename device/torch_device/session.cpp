@@ -11,7 +11,7 @@
 #include <torch/headeronly/version.h>
 
 #include "base/error.h"
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 #include "device/torch_device/operators.h"
 
 namespace trellis::device {

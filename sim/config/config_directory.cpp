@@ -3,7 +3,7 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "base/shared_files.h"
+#include "base/files/shared_files.h"
 #include "sim/config/number_files.h"
 #include "sim/config/overlay.h"
 #include "sim/config/system_config.h"

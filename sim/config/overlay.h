@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 #include "sim/config/system_config.h"
 
 namespace trellis::sim {

@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 #include "sim/config/overlay.h"
 #include "sim/config/system_config.h"
 

@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "base/input_file.h"
-#include "base/json_text.h"
+#include "base/files/input_file.h"
+#include "base/json/json_text.h"
 #include "sim/profile/xz.h"
 
 namespace trellis::sim {

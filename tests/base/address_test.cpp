@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 
 namespace trellis {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/cache_file.h"
+#include "base/files/cache_file.h"
 
 #include <fstream>
 #include <iterator>

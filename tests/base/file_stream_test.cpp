@@ -1,4 +1,4 @@
-#include "base/file_stream.h"
+#include "base/files/file_stream.h"
 
 #include <fstream>
 #include <iterator>

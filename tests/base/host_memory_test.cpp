@@ -1,5 +1,5 @@
 // What a process may still allocate, from files as Linux writes them.
-#include "base/host_memory.h"
+#include "base/process/host_memory.h"
 
 #include <sys/resource.h>
 #include <unistd.h>

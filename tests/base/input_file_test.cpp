@@ -1,4 +1,4 @@
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 #include "tests/support/temporary_directory.h"
 
 namespace trellis {

@@ -1,4 +1,4 @@
-#include "base/launch.h"
+#include "base/process/launch.h"
 
 #include <map>
 

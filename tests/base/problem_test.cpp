@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 
 namespace trellis {
 namespace {

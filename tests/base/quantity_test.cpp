@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 
 namespace trellis {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/run_lock.h"
+#include "base/files/run_lock.h"
 
 #include <cerrno>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "base/share_file.h"
+#include "base/files/share_file.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,9 +1,9 @@
-#include "base/yaml_compose.h"
+#include "base/yaml/yaml_compose.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace trellis {

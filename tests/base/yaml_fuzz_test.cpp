@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 #include "tests/fuzz/fuzz_clock.h"
 
 /// Whatever bytes are in a file, the reader answers with values, problems or a ConfigError, and

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 
 /// Overrides and interpolation: what happens between the file's text and what the reader sees.
 namespace trellis {

@@ -7,7 +7,7 @@
 #include "analysis/import/shell_words.h"
 #include "analysis/import/source_text.h"
 #include "analysis/import/sources.h"
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 #include "tests/fuzz/changed_files.h"
 #include "tests/fuzz/json_mutator.h"
 

@@ -2,7 +2,7 @@
 
 #include "analysis/accuracy/program_run.h"
 #include "analysis/accuracy/replay_report.h"
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 #include "tests/fuzz/changed_files.h"
 #include "tests/fuzz/json_mutator.h"
 #include "tests/sim/profile/small_profile.h"

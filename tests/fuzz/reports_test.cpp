@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 #include "analysis/sweep/journal.h"
 #include "analysis/sweep/row.h"
 #include "tests/fuzz/json_mutator.h"

@@ -110,7 +110,7 @@ def foreign_include(declarations, path, header):
         if path.endswith(".h") and header in TOO_HEAVY:
             return f"<{header}>: too heavy for a header, include the parts that are needed"
     if YAML.match(header) and top_of(path) != "base":
-        return f"<{header}>: files are read through base/yaml.h"
+        return f"<{header}>: files are read through base/yaml/yaml.h"
     return None
 
 

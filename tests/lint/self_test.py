@@ -33,8 +33,8 @@ LEGAL = {
     "trainer/config/run_config.h": "#pragma once\n",
     "analysis/report/table.h": '#pragma once\n#include "trainer/config/run_config.h"\n#include '
     '"device/kernels/a.h"\n',
-    "trainer/app/run/run.cpp": '#include "analysis/report/table.h"\n',
-    "trainer/loop/trainer.h": '#pragma once\n#include <torch/nn/module.h>\n#include "runtime/world.h"\n',
+    "trainer/app/run.cpp": '#include "analysis/report/table.h"\n',
+    "trainer/trainer.h": '#pragma once\n#include <torch/nn/module.h>\n#include "runtime/world.h"\n',
     "tests/sim/systemc/engine_test.cpp": "#include <systemc>\n#include "
     '"sim/systemc/engine.h"\n#include "tests/support/a.h"\n',
     "tests/device/kernel_test.cpp": "#include <torch/torch.h>\n#include "
@@ -91,8 +91,8 @@ FAULTS = {
         ),
         (
             "runtime/a.h",
-            '#include "trainer/loop/trainer.h"\n',
-            "runtime/a.h:1: 'trainer/loop/trainer.h': of trainer, which DEPS of runtime do not reach",
+            '#include "trainer/trainer.h"\n',
+            "runtime/a.h:1: 'trainer/trainer.h': of trainer, which DEPS of runtime do not reach",
         ),
         (
             "tests/base/a.cpp",
@@ -111,7 +111,7 @@ FAULTS = {
         ),
         (
             "analysis/report/a.cpp",
-            '#include "trainer/loop/trainer.h"\n',
+            '#include "trainer/trainer.h"\n',
             "of trainer, which DEPS of report do not reach",
         ),
         (

@@ -8,7 +8,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 #include "traces/report/run_report.h"
 #include "traces/report/text_table.h"
 

@@ -4,9 +4,9 @@
 
 #include "base/error.h"
 #include "base/escape.h"
-#include "base/input_file.h"
-#include "base/json_text.h"
-#include "base/yaml.h"
+#include "base/files/input_file.h"
+#include "base/json/json_text.h"
+#include "base/yaml/yaml.h"
 #include "traces/report/json_form.h"
 #include "traces/report/measured_step.h"
 

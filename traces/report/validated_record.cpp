@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/input_file.h"
-#include "base/shared_files.h"
+#include "base/files/input_file.h"
+#include "base/files/shared_files.h"
 
 namespace trellis::analysis {
 namespace {

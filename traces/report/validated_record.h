@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 
 /// Measured steps and their predictions: what the range of a predicted step comes from (schema
 /// trellis.validated/2, written by `trellis accuracy training --write-validated`).

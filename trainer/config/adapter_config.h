@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 #include "trainer/config/model_section.h"
 
 namespace trellis::trainer {

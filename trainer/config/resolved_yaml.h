@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::trainer {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/input_file.h"
-#include "base/json_text.h"
+#include "base/files/input_file.h"
+#include "base/json/json_text.h"
 #include "trainer/config/parameter_count.h"
 #include "trainer/config/simulated_routing.h"
 

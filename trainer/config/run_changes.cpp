@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 #include "trainer/config/known_keys.h"
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/config/model_properties.h"

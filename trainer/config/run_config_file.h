@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::trainer {

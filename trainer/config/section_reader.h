@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::trainer {

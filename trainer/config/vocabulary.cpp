@@ -8,12 +8,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 #include "trainer/config/fields.h"
 #include "trainer/config/hub_tokens.h"
 #include "trainer/config/model_readers.h"
 #include "trainer/config/byte_vocabulary.h"
-#include "base/protobuf_fields.h"
+#include "base/json/protobuf_fields.h"
 
 namespace trellis::trainer {
 namespace {

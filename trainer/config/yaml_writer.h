@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/yaml.h"
+#include "base/yaml/yaml.h"
 
 namespace trellis::trainer {
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/escape.h"
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 #include "trainer/files/checkpoint/storage/place.h"
 
 namespace trellis::trainer {

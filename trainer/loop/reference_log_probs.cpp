@@ -9,11 +9,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/activity.h"
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "base/content_hash.h"
 #include "base/error.h"
-#include "base/input_file.h"
-#include "base/json_text.h"
+#include "base/files/input_file.h"
+#include "base/json/json_text.h"
 #include "runtime/world.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/pipeline/model.h"

@@ -9,7 +9,7 @@
 #include <ATen/ops/stack.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "trainer/nxd/lightning.h"

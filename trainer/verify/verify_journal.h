@@ -10,12 +10,12 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "base/journal.h"
+#include "base/files/journal.h"
 #include "trainer/verify/verify.h"
 
 namespace trellis::trainer {
 
-/// The finished layouts of a verification (base/journal.h): a line for each, and one for the
+/// The finished layouts of a verification (base/files/journal.h): a line for each, and one for the
 /// tolerances that were derived.
 class VerifyJournal {
  public:

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "base/byte_codec.h"
-#include "base/cache_file.h"
+#include "base/files/cache_file.h"
 #include "sim/config/number_files.h"
 #include "sim/config/system_config.h"
 

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 #include "sim/config/system_config.h"
 #include "sim/profile/operand_text.h"
 #include "tests/sim/profile/small_profile.h"

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/escape.h"
-#include "base/launch.h"
+#include "base/process/launch.h"
 #include "base/log.h"
 #include "base/output_error.h"
 #include "trainer/files/checkpoint/lifecycle/damaged.h"

@@ -7,7 +7,7 @@
 
 #include "base/activity.h"
 #include "base/error.h"
-#include "base/partial_files.h"
+#include "base/files/partial_files.h"
 #include "trainer/app/prepare/failed_allocation.h"
 
 namespace trellis::trainer {

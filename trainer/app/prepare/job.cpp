@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/launch.h"
+#include "base/process/launch.h"
 #include "runtime/world.h"
 
 namespace trellis::trainer {

@@ -12,10 +12,10 @@ class RankContext;
 
 namespace trellis::trainer {
 
-/// Joins the other processes of this run when a launcher started several (see base/launch.h); null:
-/// this process is alone. Every process must have the same program, resolved configuration and
-/// device. Throws ConfigError, also for a number of processes that the ranks cannot be shared out
-/// to.
+/// Joins the other processes of this run when a launcher started several (see
+/// base/process/launch.h); null: this process is alone. Every process must have the same program,
+/// resolved configuration and device. Throws ConfigError, also for a number of processes that the
+/// ranks cannot be shared out to.
 [[nodiscard]] std::unique_ptr<runtime::ProcessLink> join_job(const RunRequest& request,
                                                              const RunConfig& config);
 

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/run_self.h"
+#include "base/process/run_self.h"
 
 namespace trellis::trainer {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
-#include "base/host_memory.h"
+#include "base/process/host_memory.h"
 #include "trainer/app/report/evaluation_time.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/host_need.h"

@@ -8,7 +8,7 @@
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
-#include "base/host_memory.h"
+#include "base/process/host_memory.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/host_need.h"
 #include "trainer/app/prepare/load_device.h"

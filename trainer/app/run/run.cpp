@@ -16,9 +16,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/activity.h"
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "base/error.h"
-#include "base/host_memory.h"
+#include "base/process/host_memory.h"
 #include "base/log.h"
 #include "runtime/device_plugin.h"
 #include "runtime/flight_files.h"

@@ -9,7 +9,7 @@
 
 #include "base/activity.h"
 #include "base/error.h"
-#include "base/host_memory.h"
+#include "base/process/host_memory.h"
 #include "trainer/config/machine.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/host_need.h"

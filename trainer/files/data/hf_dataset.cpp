@@ -10,7 +10,7 @@
 #include <arrow/ipc/api.h>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "trainer/files/data/records/saved_dataset.h"
 
 namespace trellis::trainer {

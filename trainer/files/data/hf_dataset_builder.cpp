@@ -10,7 +10,7 @@
 #include <arrow/ipc/writer.h>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "base/content_hash.h"
 #include "base/error.h"
 #include "base/output_error.h"

@@ -13,8 +13,8 @@
 
 #include "base/error.h"
 #include "base/escape.h"
-#include "base/input_file.h"
-#include "base/mapped_file.h"
+#include "base/files/input_file.h"
+#include "base/files/mapped_file.h"
 
 namespace trellis::trainer {
 namespace {

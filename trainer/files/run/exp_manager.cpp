@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "base/error.h"
 #include "base/escape.h"
 #include "trainer/config/sections.h"

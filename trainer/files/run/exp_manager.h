@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/run_lock.h"
+#include "base/files/run_lock.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::trainer {

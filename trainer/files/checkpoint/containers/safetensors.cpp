@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/escape.h"
-#include "base/json_builder.h"
+#include "base/json/json_builder.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "base/address.h"
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "base/error.h"
 #include "trainer/files/checkpoint/conversion/model_check.h"
 #include "trainer/files/checkpoint/formats/native/file_names.h"

@@ -14,7 +14,7 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "base/output_error.h"
-#include "base/run_lock.h"
+#include "base/files/run_lock.h"
 
 namespace trellis::checkpoint {
 namespace {

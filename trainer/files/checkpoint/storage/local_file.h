@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 #include "trainer/files/checkpoint/storage/storage.h"
 
 namespace trellis::checkpoint {

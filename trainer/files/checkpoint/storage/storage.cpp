@@ -9,7 +9,7 @@
 #include "base/address.h"
 #include "base/error.h"
 #include "base/escape.h"
-#include "base/shared_files.h"
+#include "base/files/shared_files.h"
 #include "trainer/files/checkpoint/storage/local_storage.h"
 #include "trainer/files/checkpoint/storage/s3_request.h"
 

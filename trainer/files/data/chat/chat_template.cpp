@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "base/escape.h"
-#include "base/input_file.h"
-#include "base/json_text.h"
+#include "base/files/input_file.h"
+#include "base/json/json_text.h"
 #include "trainer/config/hub_tokens.h"
 #include "trainer/files/data/chat/template_child.h"
 

@@ -15,7 +15,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/child_process.h"
+#include "base/process/child_process.h"
 #include "base/error.h"
 #include "base/escape.h"
 

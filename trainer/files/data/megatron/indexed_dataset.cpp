@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/escape.h"
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 #include "trainer/files/data/megatron/index_format.h"
 
 namespace trellis::trainer {

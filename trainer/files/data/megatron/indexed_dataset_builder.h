@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "trainer/files/data/megatron/indexed_dataset.h"
 
 namespace trellis::trainer {

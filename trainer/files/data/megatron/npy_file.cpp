@@ -3,7 +3,7 @@
 #include <charconv>
 #include <system_error>
 
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "base/check.h"
 #include "base/error.h"
 

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 
 namespace trellis::trainer {
 

@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "base/escape.h"
-#include "base/mapped_file.h"
-#include "base/shared_files.h"
+#include "base/files/mapped_file.h"
+#include "base/files/shared_files.h"
 #include "trainer/files/data/records/record_file.h"
 
 namespace trellis::trainer {

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "base/escape.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 
 namespace trellis::trainer {
 namespace {

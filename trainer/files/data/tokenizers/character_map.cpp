@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/protobuf_fields.h"
+#include "base/json/protobuf_fields.h"
 
 namespace trellis::trainer {
 namespace {

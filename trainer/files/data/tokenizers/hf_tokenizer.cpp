@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/input_file.h"
+#include "base/files/input_file.h"
 #include "trainer/config/hub_tokens.h"
 #include "trainer/files/data/tokenizers/bpe_files.h"
 #include "trainer/files/data/tokenizers/piece_models.h"

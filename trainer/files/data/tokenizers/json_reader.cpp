@@ -1,7 +1,7 @@
 #include "trainer/files/data/tokenizers/json_reader.h"
 
-#include "base/json_text.h"
-#include "base/mapped_file.h"
+#include "base/json/json_text.h"
+#include "base/files/mapped_file.h"
 
 namespace trellis::trainer {
 

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/escape.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "trainer/files/data/tokenizers/character_map.h"
 
 namespace trellis::trainer {

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "trainer/files/data/tokenizers/byte_alphabet.h"
 
 namespace trellis::trainer {

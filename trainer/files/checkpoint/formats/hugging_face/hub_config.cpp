@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/escape.h"
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 
 namespace trellis::checkpoint::hugging_face {
 namespace {

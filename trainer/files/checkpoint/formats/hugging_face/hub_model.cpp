@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 #include "trainer/config/hf_model_config.h"
 
 namespace trellis::checkpoint::hugging_face {
