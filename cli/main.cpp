@@ -12,10 +12,10 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/files/partial_files.h"
-#include "cli/standard_output.h"
-#include "cli/suggestion.h"
-#include "cli/terminal_stream.h"
-#include "cli/verbs.h"
+#include "cli/output/standard_output.h"
+#include "cli/options/suggestion.h"
+#include "cli/output/terminal_stream.h"
+#include "cli/verbs/verbs.h"
 
 namespace {
 

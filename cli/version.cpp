@@ -1,4 +1,4 @@
-#include "cli/verbs.h"
+#include "cli/verbs/verbs.h"
 
 namespace trellis::cli {
 

@@ -153,7 +153,7 @@ FAULTS = {
         (
             "trainer/a.cpp",
             "#include <yaml-cpp/yaml.h>\n",
-            "<yaml-cpp/yaml.h>: files are read through base/yaml.h",
+            "<yaml-cpp/yaml.h>: files are read through base/yaml/yaml.h",
         ),
         (
             "sim/isa/a.cpp",

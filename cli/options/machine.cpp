@@ -1,0 +1,39 @@
+#include "cli/options/machine.h"
+
+#include "base/error.h"
+#include "sim/config/system_config.h"
+#include "trainer/config/run_config_file.h"
+
+namespace trellis::cli {
+
+Machine machine_of(const trainer::RunConfig& config, const Machine& asked) {
+  Machine machine{asked.instance, asked.nodes > 0 ? asked.nodes : config.trainer.num_nodes};
+  if (!machine.instance.empty()) return machine;
+  if (config.machine.instance.empty()) {
+    machine.instance = trainer::kDefaultInstance;
+    return machine;
+  }
+  machine.instance = config.machine.instance;
+  try {
+    (void)sim::load_system(machine.instance);  // says which there are
+  } catch (const ConfigError& error) {
+    throw ConfigError(config.machine.where + ": " + error.what());
+  }
+  return machine;
+}
+
+Machine machine_of(const std::string& config_file, const std::vector<std::string>& overrides,
+                   const Machine& asked) {
+  const trainer::RunCheck check = trainer::RunConfigFile(config_file).check(overrides);
+  return machine_of(check.problems.empty() ? check.config : trainer::RunConfig{}, asked);
+}
+
+void choose_machine(const std::string& config_file, const std::vector<std::string>& overrides,
+                    std::string& instance, int& nodes) {
+  if (!instance.empty() && nodes > 0) return;
+  const Machine machine = machine_of(config_file, overrides, {instance, nodes});
+  instance = machine.instance;
+  nodes = machine.nodes;
+}
+
+}  // namespace trellis::cli
