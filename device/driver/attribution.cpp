@@ -209,17 +209,6 @@ class Attributor {
 
 }  // namespace
 
-std::size_t last_to_end(const sim::ClusterTiming& timing) {
-  std::size_t last = 0;
-  const auto end = [&](std::size_t rank) {
-    return timing.ranks[rank].empty() ? Picoseconds() : timing.ranks[rank].back().end;
-  };
-  for (std::size_t rank = 1; rank < timing.ranks.size(); ++rank) {
-    if (end(rank) > end(last)) last = rank;
-  }
-  return last;
-}
-
 std::vector<Attribution> attribute(const StepTiming& step, const std::vector<Breakdown>& breakdowns,
                                    const std::vector<const StepStream*>& streams,
                                    const std::vector<const std::vector<Graph>*>& graphs,

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "device/driver/step_timing.h"
+#include "device/driver/breakdown.h"
 
 namespace trellis::device {
 

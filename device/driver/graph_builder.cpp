@@ -2,7 +2,7 @@
 #include <charconv>
 
 #include "base/check.h"
-#include "device/driver/rank_stream.h"
+#include "device/driver/rank_recorder_impl.h"
 
 namespace trellis::device {
 

@@ -1,6 +1,6 @@
 #include <charconv>
 
-#include "device/driver/rank_stream.h"
+#include "device/driver/rank_recorder_impl.h"
 
 namespace trellis::device {
 

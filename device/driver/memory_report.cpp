@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "device/driver/attribution.h"
-#include "device/driver/rank_stream.h"
+#include "device/driver/rank_recorder_impl.h"
 
 namespace trellis::device {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "device/driver/session.h"
+#include "device/driver/rank_recorder.h"
 
 /// A rank's memory as JSON. Bytes everywhere; only the rank's thread, or any when the rank rests,
 /// may ask (scopes are read).

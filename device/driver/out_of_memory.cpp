@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "device/driver/rank_stream.h"
+#include "device/driver/rank_recorder_impl.h"
 
 namespace trellis::device {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "device/driver/session.h"
+#include "device/driver/rank_recorder.h"
 
 namespace trellis::device {
 

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "device/driver/piece_timer.h"
-#include "device/driver/rank_stream.h"
+#include "device/driver/step_stream.h"
 
 namespace trellis::device {
 

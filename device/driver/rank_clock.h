@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "device/driver/rank_stream.h"
+#include "device/driver/step_stream.h"
 
 namespace trellis::device {
 

@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/training_phase.h"
 #include "device/driver/rank_clock.h"
-#include "device/driver/rank_stream.h"
+#include "device/driver/rank_recorder_impl.h"
 
 namespace trellis::device {
 

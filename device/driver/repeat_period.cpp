@@ -8,7 +8,7 @@
 #include "device/driver/out_of_memory.h"
 #include "device/driver/pass_log.h"
 #include "device/driver/rank_clock.h"
-#include "device/driver/rank_stream.h"
+#include "device/driver/rank_recorder_impl.h"
 
 namespace trellis::device {
 

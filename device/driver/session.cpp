@@ -13,6 +13,8 @@
 #include "device/driver/portability.h"
 #include "device/driver/rank_clock.h"
 #include "device/driver/session_impl.h"
+#include "device/driver/step_report.h"
+#include "device/driver/step_trace.h"
 
 namespace trellis::device {
 
@@ -93,14 +95,6 @@ int Session::index_of(int world_rank) const {
 RankRecorder& Session::rank(int rank) {
   TRELLIS_CHECK(rank >= 0 && rank < ranks(), fmt::format("rank {} of {}", rank, ranks()));
   return *impl_->ranks[static_cast<std::size_t>(rank)];
-}
-
-std::string place_text(const std::vector<RankAxis>& axes, int world_rank) {
-  std::string text;
-  for (const RankAxis& axis : axes)
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", axis.name,
-                        world_rank / axis.stride % axis.size);
-  return text;
 }
 
 void Session::end_step(int rank, std::int64_t) { this->rank(rank).end_step(); }

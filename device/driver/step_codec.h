@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "device/driver/rank_stream.h"
+#include "device/driver/step_stream.h"
 
 /// What a rank recorded, as bytes for a session of another process.
 namespace trellis::device {

@@ -6,7 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "device/driver/step_timing.h"
+#include "device/driver/breakdown.h"
+#include "device/driver/step_report.h"
 
 namespace trellis::device {
 

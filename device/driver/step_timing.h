@@ -6,9 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
-#include "device/driver/rank_stream.h"
+#include "device/driver/step_stream.h"
 #include "device/driver/timed_program.h"
 #include "sim/sim.h"
 
@@ -59,55 +57,5 @@ struct StepTiming {
     return segment - Picoseconds(std::llround(on_one));
   }
 };
-
-/// Where one rank's simulated step went. The parts add up to the step exactly (integer
-/// picoseconds).
-struct Breakdown {
-  Picoseconds matmul, other_compute, exposed_tp, exposed_pp, exposed_dp, bubble, optimizer;
-  Picoseconds exposed_cp;  ///< keys and values on their way around the ring, and their gradients
-  Picoseconds exposed_ep;  ///< exchanges of tokens between experts, with the wait for the rank that
-                           ///< has most of them
-  Picoseconds data;    ///< waits for inputs that are copied from the host's memory to the device's;
-                       ///< what reading them costs the host is not in it
-  Picoseconds launch;  ///< of programs: their start, what software does between steps
-  Picoseconds host;    ///< waits for the host, which records and launches programs
-  Picoseconds multi_node;  ///< what forward and backward take longer on several instances:
-                           ///< measured, less the collectives
-  Picoseconds other;
-  Picoseconds memory_bound;  ///< the share of other_compute in which only DMA was busy
-  [[nodiscard]] Picoseconds total() const {
-    return matmul + other_compute + exposed_tp + exposed_pp + exposed_dp + exposed_cp + exposed_ep +
-           bubble + optimizer + data + launch + host + multi_node + other;
-  }
-  bool operator==(const Breakdown&) const = default;
-};
-
-/// Place of the rank whose last item ends last, the lowest of equals: whose step reports explain.
-[[nodiscard]] std::size_t last_to_end(const sim::ClusterTiming& timing);
-
-[[nodiscard]] std::vector<Breakdown> break_down(const StepTiming& step);
-/// The part of a wait for a pipeline transfer that passed before every participant was there.
-[[nodiscard]] Picoseconds bubble_of_wait(const sim::ItemTiming& item, const sim::CommTiming& comm);
-
-/// Schema trellis.step_report/1.
-[[nodiscard]] nlohmann::json step_report(std::int64_t step_number, const StepTiming& step,
-                                         const std::vector<const StepStream*>& streams,
-                                         const std::vector<const std::vector<Graph>*>& graphs,
-                                         const sim::SystemConfig& system);
-
-/// Communications of the rank that ends last, by axis, of which a rank waits for a part only:
-/// `transfer_ps` from all participants being there to the end, `exposed_ps` the share of it in
-/// which the rank waited; and `overlap`: for how long any communication moves bytes (`moving_ps`),
-/// and for how much of it the core computes (`computing_ps`). The step report's `communication`.
-[[nodiscard]] nlohmann::json communication(const StepTiming& step);
-
-/// One step as a timeline: a process per rank with a track per engine, DMA queue group and
-/// communication axis and one of the host (launches, copies of data); HBM counters; flow arrows
-/// between the participants of a communication; a process of the links with the rate of each of the
-/// busiest. format: "perfetto" or "text"; "kineto" and "chakra" are
-/// folders (trace_folders.h).
-void write_step_trace(const std::filesystem::path& path, const std::string& format,
-                      const StepTiming& step, const std::vector<const StepStream*>& streams,
-                      const std::vector<const std::vector<Graph>*>& graphs);
 
 }  // namespace trellis::device

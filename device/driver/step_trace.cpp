@@ -4,7 +4,7 @@
 
 #include "base/files/atomic_file.h"
 #include "base/error.h"
-#include "device/driver/step_timing.h"
+#include "device/driver/step_trace.h"
 #include "device/driver/trace_folders.h"
 #include "traces/perfetto_writer.h"
 #include "traces/text_writer.h"

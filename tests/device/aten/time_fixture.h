@@ -10,7 +10,7 @@
 
 #include "device/aten/state/rank_state.h"
 #include "device/driver/rank_clock.h"
-#include "device/driver/rank_stream.h"
+#include "device/driver/rank_recorder_impl.h"
 #include "device/driver/session.h"
 
 /// Two devices with a session for them, so that time passes on them. One test case per process:

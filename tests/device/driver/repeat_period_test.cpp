@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "device/driver/rank_clock.h"
-#include "device/driver/rank_stream.h"
+#include "device/driver/rank_recorder_impl.h"
 
 namespace trellis::device::repeat_period_test {
 namespace {

@@ -9,37 +9,11 @@
 #include "device/compiler/graph/graph.h"
 #include "device/driver/operator_uses.h"
 #include "device/driver/pass_log.h"
-#include "device/driver/session.h"
+#include "device/driver/rank_recorder.h"
 #include "device/driver/shape_churn.h"
-#include "device/driver/shape_churn.h"
+#include "device/driver/step_stream.h"
 
 namespace trellis::device {
-
-/// A counter that the program announced: its value from a node of the graph on.
-struct CounterSample {
-  std::uint32_t node = 0;
-  std::string name;  ///< "expert 3"
-  std::int64_t value = 0;
-  bool operator==(const CounterSample&) const = default;
-};
-
-/// One execution of a graph by a rank: which graph, for which micro-batch, with which
-/// communications.
-struct GraphInstance {
-  std::uint32_t graph = 0;  ///< index in RankRecorder::Impl::graphs
-  std::int32_t microbatch = -1;
-  std::vector<std::uint32_t> comms;  ///< per comm node of the graph: index in StepStream::comms
-  std::int64_t memory_before = 0, memory_after = 0;  ///< bytes in use at its borders
-  std::vector<CounterSample> counters = {};          ///< by node
-};
-
-/// What a rank did between two step borders.
-struct StepStream {
-  std::vector<GraphInstance> instances;
-  std::vector<CommRequest> comms;
-  std::int64_t forgotten =
-      0;  ///< runs of graphs before `instances`: the step was too long to be kept, see kMostRuns
-};
 
 struct RankRecorder::Impl {
   // the open graph
