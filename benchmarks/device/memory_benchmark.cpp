@@ -2,7 +2,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "device/driver/memory_account.h"
+#include "device/driver/memory/memory_account.h"
 
 /// What a tensor's block costs the host. Goal: an allocation and its release take at most 60 ns.
 /// The named baseline is the least that an account could do: one counter and its peak.

@@ -8,13 +8,13 @@
 #include "base/activity.h"
 #include "base/check.h"
 #include "base/error.h"
-#include "device/driver/cluster_job.h"
-#include "device/driver/memory_report.h"
-#include "device/driver/portability.h"
-#include "device/driver/rank_clock.h"
+#include "device/driver/timing/cluster_job.h"
+#include "device/driver/reports/memory_report.h"
+#include "device/driver/reports/portability.h"
+#include "device/driver/timing/rank_clock.h"
 #include "device/driver/session_impl.h"
-#include "device/driver/step_report.h"
-#include "device/driver/step_trace.h"
+#include "device/driver/reports/step_report.h"
+#include "device/driver/reports/step_trace.h"
 
 namespace trellis::device {
 

@@ -15,8 +15,8 @@
 
 #include "device/compiler/graph/graph.h"
 #include "device/compiler/graph/op_record.h"
-#include "device/driver/rank_recorder.h"
-#include "device/driver/step_stream.h"
+#include "device/driver/record/rank_recorder.h"
+#include "device/driver/timing/step_stream.h"
 #include "sim/config/system_config.h"
 #include "sim/sim.h"
 

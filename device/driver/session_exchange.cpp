@@ -3,9 +3,9 @@
 
 #include "base/byte_codec.h"
 #include "base/error.h"
-#include "device/driver/memory_report.h"
+#include "device/driver/reports/memory_report.h"
 #include "device/driver/session_impl.h"
-#include "device/driver/step_codec.h"
+#include "device/driver/record/step_codec.h"
 
 namespace trellis::device {
 namespace {

@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/content_hash.h"
-#include "device/driver/cluster_job.h"
-#include "device/driver/operator_uses.h"
-#include "device/driver/program_timer.h"
+#include "device/driver/timing/cluster_job.h"
+#include "device/driver/record/operator_uses.h"
+#include "device/driver/timing/program_timer.h"
 #include "device/driver/session.h"
 
 namespace trellis::device {

@@ -5,7 +5,7 @@
 
 #include "device/aten/state/rank_state.h"
 #include "device/aten/state/streams.h"
-#include "device/driver/rank_clock.h"
+#include "device/driver/timing/rank_clock.h"
 
 namespace trellis::device::events {
 namespace {

@@ -4,7 +4,7 @@
 #include <torch/library.h>
 
 #include "device/aten/state/rank_state.h"
-#include "device/driver/memory_report.h"
+#include "device/driver/reports/memory_report.h"
 
 /// The memory services as operators, `torch.ops.trellis.*`: how Python asks a device that knows no
 /// Python. Device −1: the current one.

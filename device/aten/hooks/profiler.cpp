@@ -7,7 +7,7 @@
 #include <torch/csrc/profiler/standalone/privateuse1_profiler.h>
 
 #include "device/aten/state/rank_state.h"
-#include "device/driver/rank_clock.h"
+#include "device/driver/timing/rank_clock.h"
 
 /// torch.profiler's view of the device: one slice per device operation, on the track neuron:<i>, in
 /// simulated time. The simulated clock is laid at the beginning of the profile; a device that is

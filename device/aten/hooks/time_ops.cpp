@@ -2,8 +2,8 @@
 #include <torch/library.h>
 
 #include "device/aten/state/rank_state.h"
-#include "device/driver/portability.h"
-#include "device/driver/rank_clock.h"
+#include "device/driver/reports/portability.h"
+#include "device/driver/timing/rank_clock.h"
 
 /// What Python asks about time: torch.ops.trellis.*.
 namespace trellis::device {

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "device/aten/state/generator.h"
 #include "device/aten/state/observer.h"
-#include "device/driver/out_of_memory.h"
+#include "device/driver/record/out_of_memory.h"
 
 namespace trellis::device {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "device/aten/state/rank_state.h"
-#include "device/driver/rank_clock.h"
+#include "device/driver/timing/rank_clock.h"
 
 namespace trellis::device {
 namespace {

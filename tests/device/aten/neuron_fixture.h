@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "device/aten/state/rank_state.h"
-#include "device/driver/rank_recorder_impl.h"
+#include "device/driver/record/rank_recorder_impl.h"
 
 /// A configured device for tests: recorders without a session. Devices 0 … kMaterialised-1 hold
 /// data, device kShapeOnly does not.

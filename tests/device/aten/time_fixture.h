@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "device/aten/state/rank_state.h"
-#include "device/driver/rank_clock.h"
-#include "device/driver/rank_recorder_impl.h"
+#include "device/driver/timing/rank_clock.h"
+#include "device/driver/record/rank_recorder_impl.h"
 #include "device/driver/session.h"
 
 /// Two devices with a session for them, so that time passes on them. One test case per process:

@@ -1,4 +1,4 @@
-#include "device/driver/caching_allocator.h"
+#include "device/driver/memory/caching_allocator.h"
 
 #include <random>
 

@@ -1,4 +1,4 @@
-#include "device/driver/memory_account.h"
+#include "device/driver/memory/memory_account.h"
 
 #include <thread>
 
@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "device/driver/memory_report.h"
-#include "device/driver/out_of_memory.h"
+#include "device/driver/reports/memory_report.h"
+#include "device/driver/record/out_of_memory.h"
 
 namespace trellis::device::memory_account_test {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "device/driver/caching_allocator.h"
+#include "device/driver/memory/caching_allocator.h"
 
 namespace trellis::device::testing_support {
 

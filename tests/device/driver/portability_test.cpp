@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "device/driver/portability.h"
+#include "device/driver/reports/portability.h"
 
 /// The list of what a run used, and what the hardware would do with it.
 namespace trellis::device {

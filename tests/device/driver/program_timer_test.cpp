@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "device/compiler/compile.h"
-#include "device/driver/program_timer.h"
+#include "device/driver/timing/program_timer.h"
 #include "tests/device/driver/layered_graph.h"
 
 /// What equal layers cost: one compilation and one timing, whatever their number.

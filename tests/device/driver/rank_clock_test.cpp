@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "device/driver/rank_clock.h"
+#include "device/driver/timing/rank_clock.h"
 #include "device/driver/session.h"
 
 /// Properties of a rank's simulated clock, fed through the recorder as the device feeds it.

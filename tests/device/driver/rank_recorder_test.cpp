@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "device/driver/rank_recorder_impl.h"
+#include "device/driver/record/rank_recorder_impl.h"
 
 namespace trellis::device {
 namespace {

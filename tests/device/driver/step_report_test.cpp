@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "device/driver/attribution.h"
-#include "device/driver/cluster_job.h"
-#include "device/driver/kernel_advance.h"
+#include "device/driver/reports/attribution.h"
+#include "device/driver/timing/cluster_job.h"
+#include "device/driver/timing/kernel_advance.h"
 
 namespace trellis::device {
 namespace {

@@ -1,4 +1,4 @@
-#include "device/driver/timing_cache.h"
+#include "device/driver/timing/timing_cache.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "device/driver/program_timer.h"
+#include "device/driver/timing/program_timer.h"
 #include "tests/device/driver/layered_graph.h"
 
 /// Timings on disk: what they say is what a fresh timing would say, and a damaged one is never

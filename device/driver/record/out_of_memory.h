@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "device/driver/record/rank_recorder.h"
+
+namespace trellis::device {
+
+/// What to say when `recorder`'s memory has no room: bytes asked, capacity, the counters, the
+/// largest live tensors by scope, what would help. `own_thread`: the caller is the rank's thread,
+/// so that scopes and shapes can be reported.
+[[nodiscard]] std::string out_of_memory(RankRecorder& recorder, std::int64_t bytes,
+                                        BufferCategory category, bool own_thread);
+
+}  // namespace trellis::device
