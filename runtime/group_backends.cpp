@@ -11,7 +11,7 @@
 #include "runtime/rendezvous.h"
 #include "runtime/staged_group.h"
 #include "runtime/transfer.h"
-#include "runtime/world.h"
+#include "runtime/world_options.h"
 
 namespace trellis::runtime {
 namespace {

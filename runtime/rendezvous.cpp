@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "base/error.h"
-#include "runtime/world.h"
+#include "runtime/stop_request.h"
 
 namespace trellis::runtime {
 namespace {

@@ -36,11 +36,6 @@ namespace {
 
 constexpr const char* kCpu = "cpu";
 
-// A signal handler may only touch a lock-free flag; signals belong to the process, so this does
-// too.
-std::atomic<bool> stop_flag{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
-
 std::vector<int> ranks_that_run(const WorldOptions& options) {
   if (!options.representatives.empty()) return options.representatives;
   const int processes = options.link == nullptr ? 1 : options.link->processes();
@@ -403,9 +398,5 @@ void run_ranks(const WorldOptions& options, const std::function<void(RankContext
     rethrow_with(dump);
   }
 }
-
-void request_stop() { stop_flag.store(true, std::memory_order_relaxed); }
-void clear_stop_request() { stop_flag.store(false, std::memory_order_relaxed); }
-bool stop_requested() { return stop_flag.load(std::memory_order_relaxed); }
 
 }  // namespace trellis::runtime

@@ -14,7 +14,7 @@
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 
-#include "runtime/flight_dump.h"
+#include "runtime/world_options.h"
 
 namespace c10d {
 class ProcessGroup;
@@ -25,31 +25,6 @@ namespace trellis::runtime {
 class DevicePlugin;
 class ProcessLink;
 class Rendezvous;  // in-process meeting point of the rank threads
-
-struct WorldOptions {
-  int world_size = 1;
-  std::string device_type = "cpu";       ///< "cpu" or the plugin's device type
-  const DevicePlugin* plugin = nullptr;  ///< needed unless "cpu"
-  std::string backend;  ///< c10d backend of the plugin for the device's tensors; "": the host's own
-  int host_threads = 0;  ///< ranks that may run at the same time; 0: as many as the host has cores
-  bool shape_only = false;  ///< communications carry no bytes
-  /// Ascending ranks that run; the others do what one of these does, and no one waits for them.
-  /// Empty: all. Needs shape_only.
-  std::vector<int> representatives;
-  bool replay = false;  ///< the plugin may be asked to repeat_period. Needs shape_only.
-  std::chrono::milliseconds timeout{
-      100000};  ///< a rank that is later than this at a communication is named (exit code 4)
-  /// The other processes of the job, which run as many ranks each, in order; one world per link.
-  /// Null: all ranks run in this process.
-  ProcessLink* link = nullptr;
-  /// Called when the ranks of this process have ended and none of the job has failed, as long as
-  /// `link` carries messages.
-  std::function<void()> before_leave = {};
-  bool exit_when_stuck = false;  ///< a rank that goes on after a hang is reported and ends the
-                                 ///< process (exit code 4): see HangWatch
-  FlightDumpWriter dump = {};  ///< called once when ranks fail, hang or crash: keeps what they did
-                               ///< last; what it returns is added to the error's text
-};
 
 /// What a rank's thread knows about itself.
 class RankContext {
@@ -123,12 +98,5 @@ class RankContext {
 /// causes) is rethrown. Throws Error(kHang) when all ended, but a send or a group has no other
 /// side.
 void run_ranks(const WorldOptions& options, const std::function<void(RankContext&)>& body);
-
-/// Asks every rank of every running world to stop at its next step border (async-signal-safe: only
-/// sets a flag).
-void request_stop();
-/// Forgets a request, for a program that goes on to run another world.
-void clear_stop_request();
-[[nodiscard]] bool stop_requested();
 
 }  // namespace trellis::runtime

@@ -2,6 +2,7 @@
 // the training when the loss is low enough. docs/guides/extend.md explains it.
 #include <cstdio>
 
+#include "runtime/stop_request.h"
 #include "runtime/world.h"
 #include "trainer/loop/trainer.h"
 

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tests/runtime/support.h"
+#include "runtime/stop_request.h"
 
 namespace trellis::runtime::testing {
 namespace {

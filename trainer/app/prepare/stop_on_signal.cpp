@@ -7,7 +7,7 @@
 #include <csignal>
 
 #include "runtime/hang_watch.h"
-#include "runtime/world.h"
+#include "runtime/stop_request.h"
 
 namespace trellis::trainer {
 namespace {
