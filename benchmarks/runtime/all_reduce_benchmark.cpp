@@ -10,7 +10,7 @@
 #include <benchmark/benchmark.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 
 namespace {
 

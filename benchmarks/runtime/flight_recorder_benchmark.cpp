@@ -5,9 +5,9 @@
 #include <benchmark/benchmark.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "runtime/call_place.h"
-#include "runtime/flight_recorder.h"
-#include "runtime/world.h"
+#include "runtime/calls/call_place.h"
+#include "runtime/calls/flight_recorder.h"
+#include "runtime/ranks/world.h"
 
 namespace {
 

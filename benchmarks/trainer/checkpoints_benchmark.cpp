@@ -12,7 +12,7 @@
 #include <benchmark/benchmark.h>
 
 #include "benchmarks/support/child_run.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/checkpoint/engine/loader.h"
 #include "trainer/checkpoint/engine/saver.h"
 

@@ -23,8 +23,8 @@
 #include <c10/core/impl/alloc_cpu.h>
 #include <nlohmann/json.hpp>
 
-#include "runtime/device_plugin.h"
-#include "runtime/world.h"
+#include "runtime/groups/device_plugin.h"
+#include "runtime/ranks/world.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
 #include "trainer/loop/trainer.h"

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "benchmarks/trainer/small_step.h"
-#include "runtime/device_plugin.h"
+#include "runtime/groups/device_plugin.h"
 
 namespace trellis::benchmarks {
 namespace {

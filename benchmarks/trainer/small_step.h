@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "benchmarks/support/alternating.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
 #include "trainer/loop/trainer.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "benchmarks/trainer/small_step.h"
-#include "runtime/device_plugin.h"
+#include "runtime/groups/device_plugin.h"
 
 #include <nlohmann/json.hpp>
 

@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 #include <torch/nn/modules/normalization.h>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/nxd/nxd.h"
 
 using namespace trellis::trainer;

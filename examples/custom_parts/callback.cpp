@@ -2,8 +2,8 @@
 // the training when the loss is low enough. docs/guides/extend.md explains it.
 #include <cstdio>
 
-#include "runtime/stop_request.h"
-#include "runtime/world.h"
+#include "runtime/rendezvous/stop_request.h"
+#include "runtime/ranks/world.h"
 #include "trainer/loop/trainer.h"
 
 using namespace trellis::trainer;

@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 
 constexpr int kRanks = 4;
 constexpr std::int64_t kElements = 1000;

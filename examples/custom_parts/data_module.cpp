@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/loop/trainer.h"
 
 using namespace trellis::trainer;

@@ -11,7 +11,7 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/data/data_module.h"
 #include "trainer/parallel_layers/parallel_state.h"
 #include "trainer/parallel_layers/parameter.h"

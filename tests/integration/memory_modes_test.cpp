@@ -15,7 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "runtime/device_plugin.h"
+#include "runtime/groups/device_plugin.h"
 #include "tests/integration/layout_run.h"
 
 namespace trellis::trainer::memory_modes_test {

@@ -1,7 +1,7 @@
 // Eight emulated NeuronCores train what one CPU rank trains.
 #include <gtest/gtest.h>
 
-#include "runtime/device_plugin.h"
+#include "runtime/groups/device_plugin.h"
 #include "tests/integration/layout_run.h"
 
 namespace trellis::trainer::neuron_layouts_test {

@@ -1,5 +1,5 @@
 // Where in the program a rank communicates, and what it is in.
-#include "runtime/call_place.h"
+#include "runtime/calls/call_place.h"
 
 #include <memory>
 #include <thread>

@@ -1,5 +1,5 @@
 // Messages between two processes: both ends are in this one, each on its own threads.
-#include "runtime/channel.h"
+#include "runtime/links/channel.h"
 
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -13,9 +13,9 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "runtime/gloo_backend.h"
-#include "runtime/gloo_channel.h"
-#include "runtime/local_channel.h"
+#include "runtime/links/gloo_backend.h"
+#include "runtime/links/gloo_channel.h"
+#include "runtime/links/local_channel.h"
 #include "tests/runtime/support.h"
 
 namespace trellis::runtime {

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "device/plugin.h"
-#include "runtime/device_plugin.h"
+#include "runtime/groups/device_plugin.h"
 #include "tests/runtime/support.h"
 
 namespace trellis::runtime::testing {

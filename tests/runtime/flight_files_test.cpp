@@ -1,5 +1,5 @@
 // Dumps of ranks, as PyTorch's own analyzer of flight records reads them.
-#include "runtime/flight_files.h"
+#include "runtime/hangs/flight_files.h"
 
 #include <unistd.h>
 
@@ -16,7 +16,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "base/error.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 
 namespace trellis::runtime {
 namespace {

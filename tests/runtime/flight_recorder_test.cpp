@@ -1,5 +1,5 @@
 // What a rank's recorder keeps, and what a world writes when it ends badly.
-#include "runtime/flight_recorder.h"
+#include "runtime/calls/flight_recorder.h"
 
 #include <csignal>
 
@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 
 namespace trellis::runtime {
 namespace {

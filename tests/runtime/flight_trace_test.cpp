@@ -1,5 +1,5 @@
 // The trace of a world that failed.
-#include "runtime/flight_trace.h"
+#include "runtime/hangs/flight_trace.h"
 
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "base/error.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "traces/text_writer.h"
 
 namespace trellis::runtime {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "runtime/device_plugin.h"
+#include "runtime/groups/device_plugin.h"
 #include "tests/runtime/collective_player.h"
 #include "tests/runtime/gloo_groups.h"
 #include "tests/runtime/support.h"

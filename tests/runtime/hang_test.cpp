@@ -9,7 +9,7 @@
 #include <sstream>
 #include <thread>
 
-#include "runtime/crash.h"
+#include "runtime/hangs/crash.h"
 #include "tests/runtime/support.h"
 
 namespace trellis::runtime::testing {

@@ -2,7 +2,7 @@
 // broken data.
 #include <numeric>
 
-#include "runtime/movement.h"
+#include "runtime/calls/movement.h"
 #include "tests/runtime/support.h"
 
 namespace trellis::runtime::testing {

@@ -4,7 +4,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include "runtime/device_plugin.h"
+#include "runtime/groups/device_plugin.h"
 #include "tests/runtime/support.h"
 
 namespace trellis::runtime::testing {

@@ -1,6 +1,6 @@
 // Processes that meet, fall silent and are cut off; what strangers do to their store. Both ends are
 // in this process, each on its own threads.
-#include "runtime/process_link.h"
+#include "runtime/links/process_link.h"
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
@@ -13,7 +13,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "runtime/job_store.h"
+#include "runtime/links/job_store.h"
 #include "tests/runtime/relay.h"
 #include "tests/runtime/support.h"
 

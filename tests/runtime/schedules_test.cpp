@@ -6,7 +6,7 @@
 #include <random>
 #include <thread>
 
-#include "runtime/process_link.h"
+#include "runtime/links/process_link.h"
 #include "tests/runtime/relay.h"
 #include "tests/runtime/support.h"
 

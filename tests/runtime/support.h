@@ -11,7 +11,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "base/error.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 
 namespace trellis::runtime::testing {
 

@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "base/output_error.h"
-#include "runtime/process_link.h"
+#include "runtime/links/process_link.h"
 #include "tests/runtime/support.h"
 
 namespace trellis::runtime::testing {

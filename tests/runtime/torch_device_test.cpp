@@ -2,7 +2,7 @@
 // provider torch_device: each equals the CPU's ranks, with bytes through the host and with Gloo.
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "runtime/device_plugin.h"
+#include "runtime/groups/device_plugin.h"
 #include "tests/runtime/support.h"
 
 namespace trellis::runtime::testing {

@@ -7,7 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tests/runtime/support.h"
-#include "runtime/stop_request.h"
+#include "runtime/rendezvous/stop_request.h"
 
 namespace trellis::runtime::testing {
 namespace {

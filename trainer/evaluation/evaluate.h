@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/config/run_config.h"
 #include "trainer/requests/evaluate_request.h"
 #include "trainer/evaluation/text_metrics.h"

@@ -9,7 +9,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/error.h"
-#include "runtime/call_place.h"
+#include "runtime/calls/call_place.h"
 #include "trainer/modules/module_names.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/scopes/autocast.h"

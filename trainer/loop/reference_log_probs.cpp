@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/files/input_file.h"
 #include "base/json/json_text.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/pipeline/model.h"
 #include "trainer/loop/rank_model.h"

@@ -14,7 +14,7 @@
 
 #include "base/content_hash.h"
 #include "base/error.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/config/run_config.h"
 #include "trainer/parallel_layers/collectives.h"
 

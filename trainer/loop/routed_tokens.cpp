@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/process_link.h"
-#include "runtime/world.h"
+#include "runtime/links/process_link.h"
+#include "runtime/ranks/world.h"
 
 namespace trellis::trainer {
 namespace {

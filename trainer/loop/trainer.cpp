@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "device/plugin.h"
-#include "runtime/device_plugin.h"
+#include "runtime/groups/device_plugin.h"
 #include "trainer/config/logged_scalars.h"
 #include "trainer/loop/early_stopping.h"
 #include "trainer/loop/faults.h"

@@ -10,7 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
 #include "trainer/modules/moe/routing_ledger.h"

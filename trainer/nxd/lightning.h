@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/nxd/neuron_hooks_callback.h"
 #include "trainer/nxd/nxd_model.h"
 #include "trainer/nxd/nxd_optimizer.h"

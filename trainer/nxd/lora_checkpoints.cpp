@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/files/checkpoint/containers/torch_file.h"
 #include "trainer/files/checkpoint/formats/native/file_names.h"
 #include "trainer/files/checkpoint/formats/native/native_source.h"

@@ -9,7 +9,7 @@
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/nxd/lora_checkpoints.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/loop/rank_model.h"

@@ -4,7 +4,7 @@
 
 #include <c10/util/StringUtil.h>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 
 namespace trellis::trainer {
 namespace {

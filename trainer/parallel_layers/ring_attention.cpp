@@ -10,7 +10,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 
-#include "runtime/call_place.h"
+#include "runtime/calls/call_place.h"
 #include "trainer/parallel_layers/derivative.h"
 #include "trainer/parallel_layers/fused_attention.h"
 

@@ -7,7 +7,7 @@
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
-#include "runtime/call_place.h"
+#include "runtime/calls/call_place.h"
 
 namespace trellis::trainer {
 namespace {

@@ -7,7 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/scopes/scope.h"
 

@@ -14,7 +14,7 @@
 #include "trainer/loop/trainer.h"
 #include "trainer/verify/compare.h"
 #include "trainer/verify/resume_defects.h"
-#include "runtime/stop_request.h"
+#include "runtime/rendezvous/stop_request.h"
 
 namespace trellis::trainer {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/requests/resume_check_request.h"
 #include "trainer/verify/training_record.h"
 

@@ -5,7 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "base/error.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/loop/early_stopping.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"

@@ -8,7 +8,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/loop/early_stopping.h"

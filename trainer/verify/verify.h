@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/verify/compare.h"
 #include "trainer/verify/layout.h"
 #include "trainer/requests/verify_request.h"

@@ -13,8 +13,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "runtime/process_link.h"
-#include "runtime/world.h"
+#include "runtime/links/process_link.h"
+#include "runtime/ranks/world.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/device_plugin.h"
+#include "runtime/groups/device_plugin.h"
 #include "tests/integration/layout_run.h"
 
 namespace trellis::trainer::neuron_models_test {

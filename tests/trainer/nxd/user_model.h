@@ -5,7 +5,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/nxd/nxd.h"
 
 namespace trellis::trainer::testing_support {

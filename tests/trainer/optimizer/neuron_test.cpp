@@ -2,8 +2,8 @@
 // operations without.
 #include <gtest/gtest.h>
 
-#include "runtime/device_plugin.h"
-#include "runtime/world.h"
+#include "runtime/groups/device_plugin.h"
+#include "runtime/ranks/world.h"
 #include "tests/trainer/optimizer/rule_cases.h"
 #include "tests/trainer/optimizer/small_model.h"
 

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 
 namespace trellis::trainer::optimizer_test {

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "tests/trainer/optimizer/small_model.h"
 
 namespace trellis::trainer::precision_test {

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "tests/trainer/optimizer/rule_cases.h"
 #include "tests/trainer/optimizer/small_model.h"
 #include "tests/trainer/python_oracle.h"

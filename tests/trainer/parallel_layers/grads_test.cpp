@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/parallel_layers/grads.h"
 

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/parallel_layers/loss_functions.h"
 #include "trainer/parallel_layers/parallel_state.h"
 

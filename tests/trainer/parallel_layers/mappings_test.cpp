@@ -6,7 +6,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/parallel_layers/mappings.h"
 #include "trainer/parallel_layers/parallel_state.h"
 #include "trainer/parallel_layers/sequence_parallel.h"

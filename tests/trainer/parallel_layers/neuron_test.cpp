@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "runtime/device_plugin.h"
+#include "runtime/groups/device_plugin.h"
 #include "tests/trainer/parallel_layers/sharded_rank.h"
 #include "trainer/parallel_layers/checkpointing.h"
 #include "trainer/parallel_layers/collectives.h"

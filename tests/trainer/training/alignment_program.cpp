@@ -11,7 +11,7 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include "base/error.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/config/run_config.h"
 #include "trainer/loop/trainer.h"
 

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "tests/integration/layout_run.h"
 #include "trainer/config/logged_scalars.h"
-#include "runtime/stop_request.h"
+#include "runtime/rendezvous/stop_request.h"
 
 namespace trellis::trainer {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/process/launch.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 
 namespace trellis::trainer {
 

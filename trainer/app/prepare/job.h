@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "runtime/process_link.h"
+#include "runtime/links/process_link.h"
 #include "trainer/requests/run_request.h"
 #include "trainer/config/run_config.h"
 

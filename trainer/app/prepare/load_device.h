@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/device_plugin.h"
-#include "runtime/world.h"
+#include "runtime/groups/device_plugin.h"
+#include "runtime/ranks/world.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
 

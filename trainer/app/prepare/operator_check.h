@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/device_plugin.h"
+#include "runtime/groups/device_plugin.h"
 #include "trainer/app/prepare/load_device.h"
 #include "trainer/requests/run_request.h"
 

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/device_plugin.h"
-#include "runtime/process_link.h"
-#include "runtime/world.h"
+#include "runtime/groups/device_plugin.h"
+#include "runtime/links/process_link.h"
+#include "runtime/ranks/world.h"
 
 namespace trellis::trainer {
 

@@ -6,8 +6,8 @@
 #include <atomic>
 #include <csignal>
 
-#include "runtime/hang_watch.h"
-#include "runtime/stop_request.h"
+#include "runtime/hangs/hang_watch.h"
+#include "runtime/rendezvous/stop_request.h"
 
 namespace trellis::trainer {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/crash.h"
+#include "runtime/hangs/crash.h"
 
 namespace trellis::trainer {
 

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/device_plugin.h"
+#include "runtime/groups/device_plugin.h"
 #include "trainer/loop/rank_model.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/scopes/scope.h"

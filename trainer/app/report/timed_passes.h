@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/app/prepare/load_device.h"
 #include "trainer/config/run_config.h"
 #include "trainer/parallel_layers/parallel_state.h"

@@ -7,8 +7,8 @@
 
 #include "base/activity.h"
 #include "base/error.h"
-#include "runtime/device_plugin.h"
-#include "runtime/world.h"
+#include "runtime/groups/device_plugin.h"
+#include "runtime/ranks/world.h"
 #include "sim/config/system_config.h"
 #include "sim/sim.h"
 #include "trainer/app/prepare/guarded.h"

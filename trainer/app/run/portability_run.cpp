@@ -4,8 +4,8 @@
 
 #include "base/activity.h"
 #include "base/error.h"
-#include "runtime/device_plugin.h"
-#include "runtime/world.h"
+#include "runtime/groups/device_plugin.h"
+#include "runtime/ranks/world.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/load_device.h"
 #include "trainer/requests/portability_request.h"

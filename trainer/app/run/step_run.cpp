@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/activity.h"
-#include "runtime/device_plugin.h"
-#include "runtime/world.h"
+#include "runtime/groups/device_plugin.h"
+#include "runtime/ranks/world.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/load_device.h"
 #include "trainer/app/report/planned_load.h"

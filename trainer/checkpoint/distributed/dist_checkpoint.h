@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/files/checkpoint/containers/dcp.h"
 #include "trainer/checkpoint/distributed/state_dict.h"
 #include "trainer/files/checkpoint/plan/read_plan.h"

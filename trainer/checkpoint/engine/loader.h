@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/checkpoint/engine/file_stream.h"
 #include "trainer/files/checkpoint/formats/native/gate_pass.h"
 #include "trainer/files/checkpoint/formats/native/manifest.h"

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/process_link.h"
-#include "runtime/world.h"
+#include "runtime/links/process_link.h"
+#include "runtime/ranks/world.h"
 #include "trainer/checkpoint/engine/copy_queue.h"
 #include "trainer/files/checkpoint/formats/native/gate_pass.h"
 #include "trainer/checkpoint/engine/save_messages.h"

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "runtime/process_link.h"
+#include "runtime/links/process_link.h"
 #include "trainer/files/checkpoint/storage/storage.h"
 
 namespace trellis::checkpoint {

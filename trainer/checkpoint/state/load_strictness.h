@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/files/checkpoint/sharding/state_keys.h"
 #include "trainer/checkpoint/state/live_state.h"
 

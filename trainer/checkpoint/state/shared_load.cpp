@@ -10,7 +10,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/error.h"
-#include "runtime/process_link.h"
+#include "runtime/links/process_link.h"
 #include "trainer/files/checkpoint/sharding/state_keys.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
 #include "trainer/files/checkpoint/storage/storage.h"

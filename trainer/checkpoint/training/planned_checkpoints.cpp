@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/checkpoint/engine/state_files.h"
 #include "trainer/files/checkpoint/plan/transfer_plan.h"
 #include "trainer/checkpoint/state/live_state.h"

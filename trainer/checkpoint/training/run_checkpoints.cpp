@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/output_error.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/files/checkpoint/lifecycle/save_outcome.h"
 #include "trainer/files/checkpoint/lifecycle/checkpoint_name.h"
 #include "trainer/checkpoint/state/live_state.h"

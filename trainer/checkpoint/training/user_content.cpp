@@ -6,7 +6,7 @@
 #include "trainer/config/run_config.h"
 #include "trainer/loop/early_stopping.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -12,7 +12,7 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
-#include "runtime/call_place.h"
+#include "runtime/calls/call_place.h"
 #include "trainer/parallel_layers/derivative.h"
 
 namespace trellis::trainer {

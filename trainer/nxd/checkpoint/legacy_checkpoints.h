@@ -4,7 +4,7 @@
 #include <string>
 #include <variant>
 
-#include "runtime/world.h"
+#include "runtime/ranks/world.h"
 #include "trainer/checkpoint/engine/state_files.h"
 #include "trainer/files/checkpoint/storage/storage.h"
 #include "trainer/nxd/nxd_model.h"
