@@ -15,6 +15,8 @@
 #include "base/nearest.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
+#include "trainer/config/load_run_config.h"
+#include "trainer/config/check_fits_machine.h"
 
 namespace trellis::analysis {
 namespace {

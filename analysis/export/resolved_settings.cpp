@@ -9,7 +9,7 @@
 #include "base/yaml/yaml.h"
 #include "trainer/config/known_keys.h"
 #include "trainer/config/resolved_yaml.h"
-#include "trainer/config/run_config_file.h"
+#include "trainer/config/load_run_config.h"
 
 namespace trellis::analysis {
 namespace {

@@ -10,6 +10,7 @@
 #include "analysis/validate/ci_reports.h"
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/config/run_plan.h"
+#include "trainer/config/load_run_config.h"
 
 namespace trellis::analysis {
 namespace {

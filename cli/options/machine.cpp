@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "sim/config/system_config.h"
-#include "trainer/config/run_config_file.h"
+#include "trainer/config/load_run_config.h"
 
 namespace trellis::cli {
 

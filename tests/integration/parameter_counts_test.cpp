@@ -16,6 +16,7 @@
 #include "trainer/config/run_plan.h"
 #include "trainer/models/factory.h"
 #include "trainer/parallel_layers/parallel_state.h"
+#include "trainer/config/load_run_config.h"
 
 namespace trellis::trainer::parameter_counts_test {
 namespace {

@@ -4,6 +4,7 @@
 #include "sim/config/instance_advice.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
+#include "trainer/config/check_fits_machine.h"
 
 namespace trellis::trainer {
 

@@ -8,6 +8,7 @@
 #include "trainer/config/layout_checks.h"
 #include "trainer/config/logged_scalars.h"
 #include "trainer/config/lora_targets.h"
+#include "trainer/config/names.h"
 
 namespace trellis::trainer {
 namespace {

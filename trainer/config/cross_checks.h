@@ -1,14 +1,9 @@
 #pragma once
 
 #include "trainer/config/run_config.h"
-#include "trainer/config/section_reader.h"
+#include "trainer/config/section_readers.h"
 
 namespace trellis::trainer {
-
-struct SectionReaders {
-  SectionReader root, trainer, exp_manager, distributed_strategy, data, model, optim, precision,
-      alignment;
-};
 
 /// The rules between values: what divides what, what needs what. Each rule is skipped when a value
 /// it builds on had its own problem.

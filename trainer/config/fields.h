@@ -6,11 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "trainer/config/known_keys.h"
 #include "trainer/config/section_reader.h"
 #include "trainer/config/yaml_writer.h"
 
 namespace trellis::trainer {
+
+/// A key as a section's visitor (Fields) lists it.
+struct FieldName {
+  std::string key;
+  bool own;  ///< of origin kOwnKey
+};
 
 /// Visits the keys of a section, each once. A section lists its keys in one function; its reader,
 /// its part of the resolved YAML, the table of known keys and the reference of keys follow from it.

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/files/input_file.h"
 #include "base/json/json_text.h"
+#include "trainer/config/names.h"
 
 namespace trellis::trainer {
 namespace {

@@ -8,6 +8,7 @@
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/config/names.h"
 #include "trainer/config/optimizer_table.h"
+#include "trainer/config/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "trainer/config/known_keys.h"
-#include "trainer/config/section_reader.h"
 
 namespace trellis::trainer {
 
@@ -24,10 +23,6 @@ struct KeyDoc {
 /// Every known key in the order of the table. Types and defaults are those that the readers of the
 /// sections ask for: they are run on small configurations, and their questions are kept.
 [[nodiscard]] std::vector<KeyDoc> document_keys();
-
-/// How the sections' readers read the configuration `text`, by dotted key. Problems of its values
-/// are ignored. Throws ConfigError when it is no YAML.
-[[nodiscard]] std::map<std::string, KeyRead> read_keys_of(const std::string& text);
 
 /// "acts", "section", "no effect", "later" or "refused".
 [[nodiscard]] std::string_view name_of(KeyUse use);

@@ -36,22 +36,20 @@ struct KeyGroup {
 /// The origin of keys that NxDT does not have.
 inline constexpr std::string_view kOwnKey = "Trellis";
 
-/// A key as a section's visitor (Fields) lists it.
-struct FieldName {
-  std::string key;
-  bool own;  ///< of origin kOwnKey
-};
-
 struct KnownKey {
   std::string key;
   const KeyGroup* group;
 };
 
+/// The table. It lists what the sections' visitors list, so it lies above them, in
+/// sections/key_table.cpp.
 [[nodiscard]] std::span<const KeyGroup> key_groups();
 /// Every known key of a section, in table order.
 [[nodiscard]] std::vector<KnownKey> known_keys_of(std::string_view section);
 /// Every section in which `key` has an effect ("the top level" for the root), in table order.
 [[nodiscard]] std::vector<std::string> sections_that_know(std::string_view key);
+/// The parts of a row's `keys` or `neutral`; empty ones are left out.
+[[nodiscard]] std::vector<std::string> split_texts(std::string_view text, char separator);
 /// Whether a scalar's text represents one of `neutral`: numbers compare as numbers, booleans and
 /// nulls in every YAML spelling.
 [[nodiscard]] bool is_neutral(std::string_view scalar, std::string_view neutral);

@@ -1,4 +1,5 @@
 #include "trainer/config/layout_checks.h"
+#include "trainer/config/names.h"
 
 #include <algorithm>
 #include <iterator>

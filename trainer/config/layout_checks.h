@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "trainer/config/cross_checks.h"
+#include "trainer/config/run_config.h"
+#include "trainer/config/section_readers.h"
 
 namespace trellis::trainer {
 

@@ -5,8 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "trainer/config/parameter_count.h"
-#include "trainer/config/section_reader.h"
+#include "trainer/config/names.h"
 
 namespace trellis::trainer {
 namespace {

@@ -247,4 +247,9 @@ struct ModelSection {
   return model.orpo || model.dpo ? 2 : 1;
 }
 
+/// Whether layer `index` (from 0) is a mixture of experts.
+[[nodiscard]] inline bool is_moe_layer(const ModelSection& model, int index) {
+  return model.moe && index % model.moe->frequency == model.moe->first_layer;
+}
+
 }  // namespace trellis::trainer

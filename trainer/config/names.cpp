@@ -53,4 +53,13 @@ std::vector<std::string> words_of(const std::string& schedule, const std::string
   return {};
 }
 
+std::string join_names(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) text += i + 1 == names.size() ? " or " : ", ";
+    text += names[i];
+  }
+  return text;
+}
+
 }  // namespace trellis::trainer

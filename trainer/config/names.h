@@ -38,4 +38,7 @@ template <typename Enum>
 [[nodiscard]] std::vector<std::string> words_of(const std::string& schedule,
                                                 const std::string& argument);
 
+/// "a, b or c"
+[[nodiscard]] std::string join_names(const std::vector<std::string>& names);
+
 }  // namespace trellis::trainer

@@ -90,10 +90,6 @@ void count_encoder(const ModelSection& model, const Sizes& s, ParameterCounts& c
 
 }  // namespace
 
-bool is_moe_layer(const ModelSection& model, int index) {
-  return model.moe && index % model.moe->frequency == model.moe->first_layer;
-}
-
 std::int64_t ParameterCounts::layer(const ModelSection& model, int index) const {
   return is_moe_layer(model, index) ? moe_layer : dense_layer;
 }

@@ -28,8 +28,6 @@ struct ParameterCounts {
 /// ranks that share the experts. (1, 1, 1) counts the whole model.
 [[nodiscard]] ParameterCounts count_parameters(const ModelSection& model, int tp = 1,
                                                int kv_copies = 1, int ep = 1);
-/// Whether layer `index` (from 0) is a mixture of experts.
-[[nodiscard]] bool is_moe_layer(const ModelSection& model, int index);
 /// Distinct parameters: copies and a shared head count once.
 [[nodiscard]] std::int64_t count_all(const ModelSection& model);
 

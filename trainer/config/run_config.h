@@ -303,33 +303,7 @@ struct KeyWithoutEffect {
   bool operator==(const KeyWithoutEffect&) const = default;
 };
 
-/// What reading a file gave.
-struct RunCheck {
-  RunConfig config;                   ///< meaningful when there are no problems
-  std::vector<std::string> problems;  ///< "file:line:key: rule, numbers, what to do"
-  std::vector<std::string> warnings;  ///< legal, but surprising; the same form
-  std::vector<KeyWithoutEffect> without_effect;
-};
-
 /// The machine of a run that names none.
 inline constexpr const char* kDefaultInstance = "trn1.32xlarge";
-
-/// Reads and validates an NxDT YAML in one pass. `overrides`: "key.path=value". As NxDT's launcher
-/// does, COMPILE=1 in the environment makes a dry run of 10 steps without outputs, and TRAIN_ITERS
-/// replaces trainer.max_steps. Throws ConfigError when the file is no YAML. `instance`: of whose
-/// nodes `trainer.devices: auto` takes every logical core.
-[[nodiscard]] RunCheck check_run_config(const std::string& file,
-                                        const std::vector<std::string>& overrides,
-                                        const std::string& instance = kDefaultInstance);
-/// The same for a run: throws one ConfigError with every problem, logs the warnings.
-[[nodiscard]] RunConfig load_run_config(const std::string& file,
-                                        const std::vector<std::string>& overrides,
-                                        const std::string& instance = kDefaultInstance);
-/// Throws a ConfigError that lists the features which this version validates but does not
-/// support. `simulate`: only those that change a step.
-void refuse_unsupported(const RunConfig& config, bool simulate);
-/// Ranks of the run against the machine; throws ConfigError (needs N ranks, instance has M cores ×
-/// nodes) that names instances which are large enough.
-void check_fits_machine(const RunConfig& config, const sim::SystemConfig& system);
 
 }  // namespace trellis::trainer

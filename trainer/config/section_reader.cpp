@@ -11,6 +11,7 @@
 #include "base/nearest.h"
 #include "base/problem.h"
 #include "trainer/config/known_keys.h"
+#include "trainer/config/names.h"
 
 namespace trellis::trainer {
 namespace {
@@ -38,15 +39,6 @@ std::string default_text(const std::vector<T>& values) {
 }
 
 }  // namespace
-
-std::string join_names(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (i > 0) text += i + 1 == names.size() ? " or " : ", ";
-    text += names[i];
-  }
-  return text;
-}
 
 struct SectionReader::State {
   YamlMap map;

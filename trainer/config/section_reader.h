@@ -103,7 +103,4 @@ class SectionReader {
   std::shared_ptr<State> state_;
 };
 
-/// "a, b or c"
-[[nodiscard]] std::string join_names(const std::vector<std::string>& names);
-
 }  // namespace trellis::trainer

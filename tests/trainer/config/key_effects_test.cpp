@@ -11,6 +11,7 @@
 #include "trainer/config/model_properties.h"
 #include "trainer/config/optimizer_table.h"
 #include "trainer/config/run_changes.h"
+#include "trainer/config/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/trainer/config/base_config.h"
+#include "trainer/config/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

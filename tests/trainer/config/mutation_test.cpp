@@ -15,6 +15,8 @@
 #include "trainer/config/machine.h"
 #include "trainer/config/run_plan.h"
 #include "trainer/config/lr_scheduler.h"
+#include "trainer/config/load_run_config.h"
+#include "trainer/config/check_fits_machine.h"
 
 namespace trellis::trainer {
 namespace {

@@ -11,6 +11,7 @@
 #include "trainer/app/prepare/wide_products.h"
 #include "trainer/config/machine.h"
 #include "trainer/pipeline/replay.h"
+#include "trainer/config/check_fits_machine.h"
 
 namespace trellis::trainer {
 

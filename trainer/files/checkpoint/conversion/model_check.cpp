@@ -18,7 +18,7 @@
 #include "trainer/files/checkpoint/formats/saved_model.h"
 #include "trainer/files/checkpoint/sharding/state_keys.h"
 #include "trainer/config/run_changes.h"
-#include "trainer/config/run_config_file.h"
+#include "trainer/config/load_run_config.h"
 
 namespace trellis::checkpoint {
 namespace {

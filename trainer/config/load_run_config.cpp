@@ -1,4 +1,4 @@
-#include "trainer/config/run_config.h"
+#include "trainer/config/load_run_config.h"
 
 #include <algorithm>
 #include <charconv>
@@ -15,11 +15,9 @@
 #include "sim/config/system_config.h"
 #include "trainer/config/adapter_config.h"
 #include "trainer/config/cross_checks.h"
-#include "trainer/config/key_docs.h"
 #include "trainer/config/lora_targets.h"
 #include "trainer/config/model_properties.h"
 #include "trainer/config/resolved_yaml.h"
-#include "trainer/config/run_config_file.h"
 #include "trainer/config/sections.h"
 
 namespace trellis::trainer {

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/yaml/yaml.h"
+#include "trainer/config/run_config.h"
+
+/// From a YAML to a validated run.
+namespace trellis::trainer {
+
+struct KeyRead;
+
+/// What reading a file gave.
+struct RunCheck {
+  RunConfig config;                   ///< meaningful when there are no problems
+  std::vector<std::string> problems;  ///< "file:line:key: rule, numbers, what to do"
+  std::vector<std::string> warnings;  ///< legal, but surprising; the same form
+  std::vector<KeyWithoutEffect> without_effect;
+};
+
+/// Reads and validates an NxDT YAML in one pass. `overrides`: "key.path=value". As NxDT's launcher
+/// does, COMPILE=1 in the environment makes a dry run of 10 steps without outputs, and TRAIN_ITERS
+/// replaces trainer.max_steps. Throws ConfigError when the file is no YAML. `instance`: of whose
+/// nodes `trainer.devices: auto` takes every logical core.
+[[nodiscard]] RunCheck check_run_config(const std::string& file,
+                                        const std::vector<std::string>& overrides,
+                                        const std::string& instance = kDefaultInstance);
+/// The same for a run: throws one ConfigError with every problem, logs the warnings.
+[[nodiscard]] RunConfig load_run_config(const std::string& file,
+                                        const std::vector<std::string>& overrides,
+                                        const std::string& instance = kDefaultInstance);
+/// Throws a ConfigError that lists the features which this version validates but does not
+/// support. `simulate`: only those that change a step.
+void refuse_unsupported(const RunConfig& config, bool simulate);
+/// A configuration that is checked many times with other overrides, as the candidates of a sweep
+/// are: its file is read and parsed once. Several threads may use it.
+class RunConfigFile {
+ public:
+  explicit RunConfigFile(std::string file);
+  /// What check_run_config gives, but without config.resolved_yaml, which takes as long as all the
+  /// rest.
+  [[nodiscard]] RunCheck check(const std::vector<std::string>& overrides,
+                               const std::string& instance = kDefaultInstance) const;
+  /// The configuration of such a check. Throws ConfigError as load_run_config().
+  [[nodiscard]] RunConfig load(const std::vector<std::string>& overrides,
+                               const std::string& instance) const;
+
+ private:
+  std::string file_;
+  YamlSource source_;
+};
+
+/// check_run_config of a file that is not written yet: `file` is where it will be. Without
+/// config.resolved_yaml.
+[[nodiscard]] RunCheck check_run_config_text(const std::string& text, const std::string& file);
+
+/// A configuration that a run of this program left, in its whole: no environment, no adapters of a
+/// folder that may have changed since.
+[[nodiscard]] RunCheck check_saved_run_config(const std::string& text, const std::string& file);
+
+/// How the sections' readers read the configuration `text`, by dotted key. Problems of its values
+/// are ignored. Throws ConfigError when it is no YAML.
+[[nodiscard]] std::map<std::string, KeyRead> read_keys_of(const std::string& text);
+
+}  // namespace trellis::trainer
