@@ -12,7 +12,7 @@
 #include "trainer/config/run_config.h"
 #include "trainer/config/step_place.h"
 #include "traces/report/validity.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::analysis {
 namespace {

@@ -20,7 +20,7 @@
 #include "trainer/config/step_place.h"
 #include "traces/report/step_view.h"
 #include "trainer/files/run/exp_manager.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::analysis {
 namespace {

@@ -9,7 +9,7 @@
 #include "trainer/config/step_place.h"
 #include "base/error.h"
 #include "base/files/input_file.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::analysis {
 namespace {

@@ -3,7 +3,7 @@
 #include "analysis/import/setting_yaml.h"
 #include "analysis/import/yaml_keys.h"
 #include "trainer/config/run_config.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::analysis {
 

@@ -9,7 +9,7 @@
 #include "analysis/import/key_words.h"
 #include "analysis/import/sources.h"
 #include "analysis/import/torchtitan_rules.h"
-#include "trainer/config/yaml_writer.h"
+#include "trainer/config/reader/yaml_writer.h"
 
 namespace trellis::analysis {
 namespace {

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "analysis/import/hugging_face_parts.h"
-#include "trainer/config/sections.h"
+#include "trainer/config/sections/sections.h"
 
 namespace trellis::analysis::hugging_face {
 namespace {

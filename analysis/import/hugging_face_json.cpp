@@ -10,7 +10,7 @@
 #include "base/files/input_file.h"
 #include "base/json/json_text.h"
 #include "base/nearest.h"
-#include "trainer/config/known_keys.h"
+#include "trainer/config/reader/known_keys.h"
 
 namespace trellis::analysis::hugging_face {
 namespace {

@@ -7,7 +7,7 @@
 #include "analysis/import/hugging_face_parts.h"
 #include "base/escape.h"
 #include "base/yaml/yaml.h"
-#include "trainer/config/hf_model_config.h"
+#include "trainer/config/sections/hf_model_config.h"
 
 namespace trellis::analysis::hugging_face {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "analysis/import/schema_keys.h"
 #include "base/error.h"
-#include "trainer/config/known_keys.h"
-#include "trainer/config/yaml_writer.h"
+#include "trainer/config/reader/known_keys.h"
+#include "trainer/config/reader/yaml_writer.h"
 
 namespace trellis::analysis {
 namespace {

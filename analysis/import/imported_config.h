@@ -51,8 +51,8 @@ struct ImportedConfig {
 /// ConfigError that names both places where two keys give one setting different values.
 [[nodiscard]] std::vector<Setting> settings_of(const ImportedConfig& imported);
 
-/// What becomes of a setting in this program's schema (trainer/config/known_keys.h): mapped to
-/// itself, or why not. `source`: where it comes from; `setting`: what it means here.
+/// What becomes of a setting in this program's schema (trainer/config/reader/known_keys.h): mapped
+/// to itself, or why not. `source`: where it comes from; `setting`: what it means here.
 [[nodiscard]] ImportedKey classify(SourceKey source, Setting setting);
 
 /// Of a coefficient of Megatron's auxiliary loss, which NeMo shares.

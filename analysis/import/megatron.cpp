@@ -10,7 +10,7 @@
 #include "analysis/import/source_text.h"
 #include "analysis/import/sources.h"
 #include "base/nearest.h"
-#include "trainer/config/known_keys.h"
+#include "trainer/config/reader/known_keys.h"
 
 namespace trellis::analysis {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "analysis/import/key_words.h"
 #include "base/error.h"
-#include "trainer/config/yaml_writer.h"
+#include "trainer/config/reader/yaml_writer.h"
 
 namespace trellis::analysis {
 namespace {

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "analysis/import/megatron_rules.h"
-#include "trainer/config/yaml_writer.h"
+#include "trainer/config/reader/yaml_writer.h"
 
 namespace trellis::analysis {
 namespace {

@@ -8,7 +8,7 @@
 #include "analysis/import/nemo_table.h"
 #include "analysis/import/sources.h"
 #include "analysis/import/yaml_keys.h"
-#include "trainer/config/known_keys.h"
+#include "trainer/config/reader/known_keys.h"
 
 namespace trellis::analysis {
 namespace {

@@ -2,11 +2,11 @@
 
 #include <string>
 
-#include "trainer/config/known_keys.h"
+#include "trainer/config/reader/known_keys.h"
 
 namespace trellis::analysis {
 
-/// Where a dotted key leads in this program's schema (trainer/config/known_keys.h).
+/// Where a dotted key leads in this program's schema (trainer/config/reader/known_keys.h).
 struct SchemaKey {
   const trainer::KeyGroup* group = nullptr;  ///< null: no section knows it
   std::string unknown;                       ///< then: which section, and the nearest name of it

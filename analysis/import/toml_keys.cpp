@@ -14,7 +14,7 @@
 #include "analysis/import/megatron_args.h"
 #include "base/error.h"
 #include "base/escape.h"
-#include "trainer/config/yaml_writer.h"
+#include "trainer/config/reader/yaml_writer.h"
 
 namespace trellis::analysis {
 namespace {

@@ -12,7 +12,7 @@
 #include "analysis/import/torchtitan_rules.h"
 #include "base/error.h"
 #include "base/nearest.h"
-#include "trainer/config/known_keys.h"
+#include "trainer/config/reader/known_keys.h"
 
 namespace trellis::analysis {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "base/yaml/yaml_compose.h"
-#include "trainer/config/yaml_writer.h"
+#include "trainer/config/reader/yaml_writer.h"
 
 namespace trellis::analysis {
 namespace {

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/check_fits_machine.h"
 
 namespace trellis::analysis {

@@ -18,7 +18,7 @@
 #include "sim/config/number_files.h"
 #include "trainer/config/run_config.h"
 #include "traces/report/validity.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 extern char** environ;
 

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "trainer/config/run_plan.h"
+#include "trainer/config/load/run_plan.h"
 #include "trainer/config/parameter_count.h"
 
 namespace trellis::analysis {

@@ -9,7 +9,7 @@
 #include "traces/report/text_table.h"
 #include "trainer/config/machine.h"
 #include "trainer/config/run_config.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/check_fits_machine.h"
 
 namespace trellis::analysis {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/sweep/stage_work.h"
-#include "trainer/config/run_plan.h"
+#include "trainer/config/load/run_plan.h"
 #include "trainer/config/schedule/schedule_timing.h"
 
 namespace trellis::analysis {

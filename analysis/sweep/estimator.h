@@ -13,7 +13,7 @@
 #include "analysis/sweep/estimate.h"
 #include "analysis/sweep/row.h"
 #include "analysis/sweep/space.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::analysis {
 

@@ -22,7 +22,7 @@
 #include "analysis/sweep/bounds.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::analysis {
 namespace {

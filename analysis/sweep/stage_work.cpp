@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "trainer/config/run_plan.h"
+#include "trainer/config/load/run_plan.h"
 #include "trainer/config/parameter_count.h"
 
 namespace trellis::analysis {

@@ -9,8 +9,8 @@
 #include "base/problem.h"
 #include "analysis/validate/ci_reports.h"
 #include "trainer/config/lr_scheduler.h"
-#include "trainer/config/run_plan.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/run_plan.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::analysis {
 namespace {

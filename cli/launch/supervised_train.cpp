@@ -28,7 +28,7 @@
 #include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/config/run_config.h"
 #include "trainer/files/run/exp_manager.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::cli {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "sim/config/system_config.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::cli {
 

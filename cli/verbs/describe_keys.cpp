@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
-#include "trainer/config/key_docs.h"
+#include "trainer/config/load/key_docs.h"
 
 namespace trellis::cli {
 namespace {

@@ -23,7 +23,7 @@
 #include "cli/verbs/verbs.h"
 #include "trainer/config/machine.h"
 #include "trainer/config/run_config.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::cli {
 namespace {

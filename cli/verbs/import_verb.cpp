@@ -14,7 +14,7 @@
 #include "cli/options/not_empty.h"
 #include "cli/output/output_files.h"
 #include "cli/verbs/verbs.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::cli {
 namespace {

@@ -15,7 +15,7 @@
 #include "cli/verbs/verbs.h"
 #include "sim/config/system_config.h"
 #include "trainer/requests/portability_request.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::cli {
 namespace {

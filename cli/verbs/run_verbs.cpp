@@ -35,7 +35,7 @@
 #include "analysis/sweep/bound_report.h"
 #include "analysis/sweep/measured_rate.h"
 #include "trainer/files/run/exp_manager.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/check_fits_machine.h"
 
 namespace trellis::cli {

@@ -15,7 +15,7 @@
 #include "analysis/schedule/schedule_drawing.h"
 #include "cli/verbs/verbs.h"
 #include "trainer/config/run_config.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::cli {
 namespace {

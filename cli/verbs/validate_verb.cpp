@@ -13,7 +13,7 @@
 #include "analysis/validate/validate_report.h"
 #include "cli/verbs/verbs.h"
 #include "trainer/config/machine.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/check_fits_machine.h"
 
 namespace trellis::cli {

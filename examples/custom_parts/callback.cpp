@@ -5,7 +5,7 @@
 #include "runtime/rendezvous/stop_request.h"
 #include "runtime/ranks/world.h"
 #include "trainer/loop/trainer.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 using namespace trellis::trainer;
 

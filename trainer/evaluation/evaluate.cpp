@@ -18,7 +18,7 @@
 #include "trainer/loop/rank_model.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/scopes/autocast.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

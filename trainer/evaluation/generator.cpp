@@ -14,7 +14,7 @@
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/scopes/autocast.h"
 #include "trainer/scopes/scope.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -13,7 +13,7 @@
 #include "trainer/modules/kv_cache.h"
 #include "trainer/parallel_layers/parameter.h"
 #include "trainer/pipeline/stage.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 

@@ -22,7 +22,7 @@
 #include "trainer/checkpoint/state/torch_dtype.h"
 #include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/checkpoint/training/lora_config.h"
-#include "trainer/config/adapter_config.h"
+#include "trainer/config/sections/adapter_config.h"
 #include "trainer/nxd/rank_files.h"
 #include "trainer/nxd/nxd_model.h"
 #include "trainer/parallel_layers/lora.h"

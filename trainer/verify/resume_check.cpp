@@ -15,7 +15,7 @@
 #include "trainer/verify/compare.h"
 #include "trainer/verify/resume_defects.h"
 #include "runtime/rendezvous/stop_request.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

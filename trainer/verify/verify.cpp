@@ -16,7 +16,7 @@
 #include "trainer/verify/seeded_bugs.h"
 #include "trainer/verify/tolerance.h"
 #include "trainer/verify/verify_journal.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -16,7 +16,7 @@
 #include "analysis/accuracy/training_report.h"
 #include "sim/config/software_config.h"
 #include "trainer/config/run_config.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::analysis {
 namespace {

@@ -7,7 +7,7 @@
 #include "trainer/config/step_place.h"
 #include "base/error.h"
 #include "trainer/config/run_config.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 /// What `trellis explain` compares runs by, and the constants that it changes.
 namespace trellis::analysis {

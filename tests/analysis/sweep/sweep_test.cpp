@@ -22,7 +22,7 @@
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/schedule/schedule_timing.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::analysis {
 namespace {

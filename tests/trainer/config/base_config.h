@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "tests/support/temporary_directory.h"
 #include "trainer/config/run_config.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 

@@ -1,4 +1,4 @@
-#include "trainer/config/key_docs.h"
+#include "trainer/config/load/key_docs.h"
 
 #include <algorithm>
 

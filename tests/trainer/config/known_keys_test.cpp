@@ -1,4 +1,4 @@
-#include "trainer/config/known_keys.h"
+#include "trainer/config/reader/known_keys.h"
 
 #include <set>
 #include <sstream>
@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/trainer/config/base_config.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

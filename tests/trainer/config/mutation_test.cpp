@@ -13,9 +13,9 @@
 #include "tests/fuzz/changed_files.h"
 #include "tests/trainer/config/base_config.h"
 #include "trainer/config/machine.h"
-#include "trainer/config/run_plan.h"
+#include "trainer/config/load/run_plan.h"
 #include "trainer/config/lr_scheduler.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/check_fits_machine.h"
 
 namespace trellis::trainer {

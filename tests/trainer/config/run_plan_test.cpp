@@ -1,4 +1,4 @@
-#include "trainer/config/run_plan.h"
+#include "trainer/config/load/run_plan.h"
 
 #include <numeric>
 

@@ -10,7 +10,7 @@
 #include "sim/config/system_config.h"
 #include "tests/trainer/config/base_config.h"
 #include "tests/trainer/config/round_trip.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "tests/support/temporary_directory.h"
-#include "trainer/config/byte_vocabulary.h"
+#include "trainer/config/sections/byte_vocabulary.h"
 #include "trainer/data/data_module.h"
 
 namespace trellis::trainer::text_data_module_test {

@@ -14,7 +14,7 @@
 #include "runtime/ranks/world.h"
 #include "trainer/config/run_config.h"
 #include "trainer/loop/trainer.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "trainer/verify/layout.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -15,7 +15,7 @@
 #include "base/output_error.h"
 #include "trainer/files/checkpoint/lifecycle/damaged.h"
 #include "trainer/config/run_config.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

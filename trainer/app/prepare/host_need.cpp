@@ -7,7 +7,7 @@
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
-#include "trainer/config/run_plan.h"
+#include "trainer/config/load/run_plan.h"
 #include "trainer/optimizer/optimizer_options.h"
 #include "traces/report/run_report.h"
 

@@ -7,7 +7,7 @@
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/config/machine.h"
 #include "trainer/evaluation/evaluate.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -13,7 +13,7 @@
 #include "trainer/config/run_config.h"
 #include "trainer/files/data/build_dataset.h"
 #include "trainer/data/data_module.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -19,7 +19,7 @@
 #include "trainer/data/data_module.h"
 #include "traces/report/memory_plan.h"
 #include "trainer/loop/trainer.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

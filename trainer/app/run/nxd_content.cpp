@@ -5,7 +5,7 @@
 #include "trainer/app/prepare/load_device.h"
 #include "trainer/checkpoint/layout/open_nxd.h"
 #include "trainer/files/checkpoint/formats/native/checksums.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -12,7 +12,7 @@
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
 #include "trainer/loop/trainer.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -18,7 +18,7 @@
 #include "trainer/files/checkpoint/conversion/saved_config.h"
 #include "trainer/files/checkpoint/formats/nxd/nxd_folder.h"
 #include "trainer/files/checkpoint/formats/nxd/nxd_training.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -53,7 +53,7 @@
 #include "trainer/loop/trainer.h"
 #include "trainer/files/run/exp_manager.h"
 #include "trainer/files/run/rank_log.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -15,7 +15,7 @@
 #include "trainer/app/report/planned_load.h"
 #include "trainer/app/prepare/run_facts.h"
 #include "trainer/config/machine.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/data/data_module.h"
 #include "trainer/loop/trainer.h"
 

@@ -8,7 +8,7 @@
 #include "trainer/files/checkpoint/lifecycle/save_outcome.h"
 #include "trainer/checkpoint/state/merged_weights.h"
 #include "trainer/checkpoint/training/lora_config.h"
-#include "trainer/config/adapter_config.h"
+#include "trainer/config/sections/adapter_config.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -20,7 +20,7 @@
 #include "trainer/files/checkpoint/formats/nxd/nxd_folder.h"
 #include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/files/checkpoint/storage/place.h"
-#include "trainer/config/adapter_config.h"
+#include "trainer/config/sections/adapter_config.h"
 
 namespace trellis::checkpoint {
 namespace {

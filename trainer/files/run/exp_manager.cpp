@@ -16,7 +16,7 @@
 #include "base/files/atomic_file.h"
 #include "base/error.h"
 #include "base/escape.h"
-#include "trainer/config/sections.h"
+#include "trainer/config/sections/sections.h"
 
 namespace trellis::trainer {
 namespace {

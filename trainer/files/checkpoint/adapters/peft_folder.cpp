@@ -12,7 +12,7 @@
 #include "trainer/files/checkpoint/adapters/adapter_weights.h"
 #include "trainer/files/checkpoint/containers/safetensors.h"
 #include "trainer/files/checkpoint/sharding/state_keys.h"
-#include "trainer/config/adapter_config.h"
+#include "trainer/config/sections/adapter_config.h"
 
 namespace trellis::checkpoint::adapters {
 namespace {

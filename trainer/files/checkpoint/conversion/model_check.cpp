@@ -17,8 +17,8 @@
 #include "trainer/files/checkpoint/formats/native/native_source.h"
 #include "trainer/files/checkpoint/formats/saved_model.h"
 #include "trainer/files/checkpoint/sharding/state_keys.h"
-#include "trainer/config/run_changes.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/run_changes.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -12,7 +12,7 @@
 #include "trainer/files/checkpoint/conversion/model_check.h"
 #include "trainer/files/checkpoint/formats/native/file_names.h"
 #include "trainer/files/checkpoint/formats/native/native_source.h"
-#include "trainer/config/load_run_config.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/escape.h"
 #include "base/files/input_file.h"
 #include "base/json/json_text.h"
-#include "trainer/config/hub_tokens.h"
+#include "trainer/config/sections/hub_tokens.h"
 #include "trainer/files/data/chat/template_child.h"
 
 namespace trellis::trainer {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "trainer/config/hub_tokens.h"
+#include "trainer/config/sections/hub_tokens.h"
 #include "trainer/files/data/tokenizers/regex.h"
 
 namespace trellis::trainer {

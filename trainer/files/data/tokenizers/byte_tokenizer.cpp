@@ -1,6 +1,6 @@
 #include "trainer/files/data/tokenizers/byte_tokenizer.h"
 
-#include "trainer/config/byte_vocabulary.h"
+#include "trainer/config/sections/byte_vocabulary.h"
 
 namespace trellis::trainer {
 namespace {

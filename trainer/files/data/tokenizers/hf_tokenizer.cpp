@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/files/input_file.h"
-#include "trainer/config/hub_tokens.h"
+#include "trainer/config/sections/hub_tokens.h"
 #include "trainer/files/data/tokenizers/bpe_files.h"
 #include "trainer/files/data/tokenizers/piece_models.h"
 #include "trainer/files/data/tokenizers/post_processor.h"

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/json/json_text.h"
-#include "trainer/config/hf_model_config.h"
+#include "trainer/config/sections/hf_model_config.h"
 
 namespace trellis::checkpoint::hugging_face {
 namespace {

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "trainer/config/run_config.h"
+#include "trainer/config/checks/section_readers.h"
+
+namespace trellis::trainer {
+
+/// The rules between values: what divides what, what needs what. Each rule is skipped when a value
+/// it builds on had its own problem.
+void cross_check(const RunConfig& config, SectionReaders& readers);
+
+}  // namespace trellis::trainer

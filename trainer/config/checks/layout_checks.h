@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "trainer/config/run_config.h"
+#include "trainer/config/checks/section_readers.h"
+
+namespace trellis::trainer {
+
+struct Divisor {
+  std::string text;  ///< "micro_batch_size 2 × DP 4 = 8"
+  std::int64_t value;
+};
+
+/// `key` of `reader` must be a multiple of the divisor; the problem names the nearest that are.
+void must_divide(SectionReader& reader, const std::string& key, std::int64_t value,
+                 const Divisor& divisor, const std::string& why = "");
+
+/// How the model and the batch divide over TP, PP, VPP, CP, EP and DP.
+void check_layout(const RunConfig& config, SectionReaders& readers);
+
+/// What context parallelism asks of the model and of its sequence. Encoders, which train
+/// with data parallelism alone, have none.
+void check_context_parallel(const RunConfig& config, SectionReaders& readers);
+
+}  // namespace trellis::trainer

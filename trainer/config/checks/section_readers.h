@@ -1,0 +1,13 @@
+#pragma once
+
+#include "trainer/config/reader/section_reader.h"
+
+namespace trellis::trainer {
+
+/// Those of a run's YAML.
+struct SectionReaders {
+  SectionReader root, trainer, exp_manager, distributed_strategy, data, model, optim, precision,
+      alignment;
+};
+
+}  // namespace trellis::trainer
