@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "traces/report/run_report.h"
 #include "base/error.h"
+#include "base/number_text.h"
 
 namespace trellis::analysis {
 namespace {

@@ -15,9 +15,9 @@
 #include "base/log.h"
 #include "analysis/sweep/child_processes.h"
 #include "analysis/sweep/estimator.h"
-#include "traces/report/run_report.h"
 #include "traces/report/step_view.h"
 #include "traces/report/text_table.h"
+#include "base/number_text.h"
 
 namespace trellis::analysis {
 namespace {

@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "traces/report/run_report.h"
 #include "traces/report/text_table.h"
 #include "base/escape.h"
+#include "base/number_text.h"
 
 namespace trellis::cli {
 namespace {
@@ -105,7 +105,7 @@ std::string read_back_text(const Comparison& result, const std::string& origin) 
                                   ? "every byte is that of " + origin + " (A)"
                                   : fmt::format("{} are not those of {} (A)", different, origin);
   return text + fmt::format("Read back: {} tensors, {}: {}\n", result.tensors,
-                            analysis::human_bytes(result.bytes), verdict);
+                            human_bytes(result.bytes), verdict);
 }
 
 }  // namespace trellis::cli

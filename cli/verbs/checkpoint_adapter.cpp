@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "traces/report/run_report.h"
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
@@ -17,6 +16,7 @@
 #include "trainer/files/checkpoint/adapters/peft_folder.h"
 #include "trainer/files/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/files/checkpoint/conversion/saved_config.h"
+#include "base/number_text.h"
 
 namespace trellis::cli {
 namespace {
@@ -50,7 +50,7 @@ void export_adapter(const AdapterRequest& request) {
   } else {
     std::cout << fmt::format("{}: adapters of {} modules, {} parameters, {}\n",
                              terminal_line(out.address()), folder.adapters, folder.parameters,
-                             analysis::human_bytes(folder.bytes));
+                             human_bytes(folder.bytes));
   }
 }
 

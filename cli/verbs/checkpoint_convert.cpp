@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "traces/report/run_report.h"
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
@@ -23,6 +22,7 @@
 #include "trainer/files/checkpoint/conversion/megatron_writer.h"
 #include "trainer/files/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/files/checkpoint/conversion/saved_config.h"
+#include "base/number_text.h"
 
 namespace trellis::cli {
 namespace {
@@ -96,7 +96,7 @@ void convert_plain(const ConvertRequest& request) {
               << "\n";
   } else {
     std::cout << fmt::format("{}: {} of tensors in the format {}\n", terminal_line(place.address()),
-                             analysis::human_bytes(bytes), request.to);
+                             human_bytes(bytes), request.to);
   }
 }
 

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "traces/report/run_report.h"
 #include "base/activity.h"
 #include "base/error.h"
 #include "cli/verbs/checkpoint_parts.h"
@@ -13,6 +12,7 @@
 #include "cli/output/comparison_text.h"
 #include "cli/options/number_range.h"
 #include "trainer/files/checkpoint/conversion/compare.h"
+#include "base/number_text.h"
 
 namespace trellis::cli {
 namespace {
@@ -48,7 +48,7 @@ void print(const DiffOptions& options, const Comparison& result) {
     std::cout << fmt::format("{} tables of vocabularies of different sizes: rows of both count\n",
                              result.padded);
   std::cout << fmt::format("{} tensors, {} compared: {} differ\n", result.tensors,
-                           analysis::human_bytes(result.bytes), different);
+                           human_bytes(result.bytes), different);
 }
 
 int diff(const DiffOptions& options) {

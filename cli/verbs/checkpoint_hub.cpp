@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "traces/report/run_report.h"
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
@@ -29,6 +28,7 @@
 #include "trainer/files/checkpoint/formats/hugging_face/hub_folder.h"
 #include "trainer/files/checkpoint/formats/hugging_face/hub_writer.h"
 #include "trainer/files/checkpoint/sharding/state_keys.h"
+#include "base/number_text.h"
 
 namespace trellis::cli {
 namespace {
@@ -126,7 +126,7 @@ void print_text(const hub::ExportPlan& plan, const Place& out,
                 const std::optional<Comparison>& read_back) {
   std::cout << fmt::format("{}: {} parameters, {} in {} files of weights\n",
                            terminal_line(out.address()), plan.parameters,
-                           analysis::human_bytes(plan.bytes), plan.shards.size());
+                           human_bytes(plan.bytes), plan.shards.size());
   if (read_back) std::cout << read_back_text(*read_back, "the checkpoint");
 }
 

@@ -9,7 +9,6 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "traces/report/run_report.h"
 #include "traces/report/text_table.h"
 #include "base/activity.h"
 #include "base/error.h"
@@ -23,6 +22,7 @@
 #include "trainer/files/checkpoint/formats/native/manifest.h"
 #include "trainer/files/checkpoint/formats/native/native_source.h"
 #include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
+#include "base/number_text.h"
 
 namespace trellis::cli {
 namespace {
@@ -92,7 +92,7 @@ void list_checkpoints(const CheckpointOptions& options) {
     table.add({terminal_line(kept.tag), std::to_string(manifest.step),
                std::to_string(manifest.consumed_samples),
                manifest.metric ? analysis::significant(*manifest.metric) : "-",
-               analysis::human_bytes(total_bytes(manifest)), layout_text(manifest)});
+               human_bytes(total_bytes(manifest)), layout_text(manifest)});
   }
   if (options.json) {
     std::cout << json({{"schema", "trellis.checkpoints/1"}, {"checkpoints", rows}}).dump(1) << "\n";
@@ -138,14 +138,14 @@ std::string head_line(const TensorSource& source, const NativeSource* native) {
     const Manifest& manifest = native->manifest();
     const std::string head = native->is_ours() ? "" : fmt::format("format {}: ", source.format());
     return fmt::format("{}step {}, {} samples, {} in {} files{}{}", head, manifest.step,
-                       manifest.consumed_samples, analysis::human_bytes(total_bytes(manifest)),
+                       manifest.consumed_samples, human_bytes(total_bytes(manifest)),
                        file_count(manifest), manifest.layout.empty() ? "" : "; ",
                        layout_text(manifest));
   }
   std::int64_t bytes = 0;
   for (const TensorEntry& entry : source.tensors())
     bytes += checkpoint::elements_of(entry.shape) * checkpoint::element_bytes(entry.dtype);
-  return fmt::format("format {}: {} in {} tensors", source.format(), analysis::human_bytes(bytes),
+  return fmt::format("format {}: {} in {} tensors", source.format(), human_bytes(bytes),
                      source.tensors().size());
 }
 
@@ -204,7 +204,7 @@ void print_check(const checkpoint::FileCheck& check) {
         "some\n",
         check.unseen.size(), names_text(check.unseen));
   std::cout << fmt::format("{} files, {}: {} damaged\n", check.files,
-                           analysis::human_bytes(check.bytes), check.damaged.size());
+                           human_bytes(check.bytes), check.damaged.size());
 }
 
 int verify_checkpoint(const CheckpointOptions& options) {

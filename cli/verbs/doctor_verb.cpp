@@ -16,7 +16,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "traces/report/run_report.h"
 #include "traces/report/validity.h"
 #include "base/files/cache_directory.h"
 #include "base/error.h"
@@ -26,6 +25,7 @@
 #include "cli/verbs/verbs.h"
 #include "sim/config/system_config.h"
 #include "trainer/files/data/chat/template_child.h"
+#include "base/number_text.h"
 
 namespace trellis::cli {
 namespace {
@@ -128,7 +128,7 @@ Diagnosis memory() {
   const HostMemory host = available_host_memory();
   Diagnosis found{
       "host memory", Health::kOk,
-      fmt::format("{} available ({})", analysis::human_bytes(host.available_bytes), host.limit),
+      fmt::format("{} available ({})", human_bytes(host.available_bytes), host.limit),
       ""};
   if (host.available_bytes < (std::int64_t{2} << 30)) {
     found.health = Health::kWarning;

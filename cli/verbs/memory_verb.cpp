@@ -20,7 +20,7 @@
 #include "cli/verbs/verbs.h"
 #include "trainer/requests/memory_request.h"
 #include "traces/report/memory_plan.h"
-#include "traces/report/run_report.h"
+#include "base/number_text.h"
 
 namespace trellis::cli {
 namespace {
@@ -174,7 +174,7 @@ class ChangeSearch {
         row.update(
             {{"status", "too_large"},
              {"reason", "weights, gradients and optimizer states take at least " +
-                            analysis::human_bytes(static_cast<std::int64_t>(change.lower_bound))}});
+                            human_bytes(static_cast<std::int64_t>(change.lower_bound))}});
         keep(change, std::move(row));
       } else {
         runs.push_back(&change);

@@ -16,6 +16,7 @@
 #include "traces/report/report_file.h"
 #include "traces/report/report_summary.h"
 #include "traces/report/run_report.h"
+#include "traces/report/timed_columns.h"
 
 namespace trellis::cli {
 

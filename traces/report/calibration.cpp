@@ -11,6 +11,7 @@
 #include "base/yaml/yaml.h"
 #include "traces/report/run_report.h"
 #include "traces/report/text_table.h"
+#include "base/number_text.h"
 
 namespace trellis::analysis {
 

@@ -8,6 +8,7 @@
 
 #include "traces/report/run_report.h"
 #include "traces/report/text_table.h"
+#include "base/number_text.h"
 
 namespace trellis::analysis {
 namespace {

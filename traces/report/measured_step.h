@@ -2,12 +2,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "traces/report/report_file.h"
+#include "traces/report/step_view.h"
 #include "traces/report/step_view.h"
 #include "base/error.h"
 
@@ -44,8 +45,7 @@ struct TimedStep {
 /// "simulated", "measured".
 [[nodiscard]] std::string kind_of(const TimedStep& step);
 
-/// Runs of which at least one was measured as columns; of two, how far the second is from the
-/// first, and where most of that is.
-[[nodiscard]] std::string timed_columns_text(const std::vector<ReportFile>& runs);
+/// The names that a reader knows first, in the order of a step.
+[[nodiscard]] std::vector<std::string> phases_in_order(const std::set<std::string>& there);
 
 }  // namespace trellis::analysis

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "traces/report/memory_plan.h"
-#include "traces/report/run_report.h"
 #include "traces/report/software_memory.h"
 #include "traces/report/text_table.h"
+#include "base/number_text.h"
 
 namespace trellis::analysis {
 namespace {

@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "traces/report/measured_step.h"
-#include "traces/report/run_report.h"
 #include "traces/report/text_table.h"
+#include "base/number_text.h"
 
 namespace trellis::analysis {
 

@@ -5,11 +5,11 @@
 
 #include "base/escape.h"
 #include "traces/report/report_summary.h"
-#include "traces/report/run_report.h"
 #include "traces/report/step_view.h"
 #include "traces/report/text_table.h"
 #include "traces/report/unused_cores.h"
 #include "traces/report/validity.h"
+#include "base/number_text.h"
 
 namespace trellis::analysis {
 

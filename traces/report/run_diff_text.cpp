@@ -5,8 +5,8 @@
 
 #include "base/escape.h"
 #include "traces/report/run_diff.h"
-#include "traces/report/run_report.h"
 #include "traces/report/text_table.h"
+#include "base/number_text.h"
 
 namespace trellis::analysis {
 

@@ -83,11 +83,4 @@ struct SimulatedRates {
 /// a trellis.run_report/1 document; throws ConfigError when it is something else.
 [[nodiscard]] std::string print_run_report(const nlohmann::json& report);
 
-/// "12.3 GiB", "4,096 B".
-[[nodiscard]] std::string human_bytes(std::int64_t bytes);
-/// A rate, to four digits: 460187.3 → "460,200".
-[[nodiscard]] std::string rate_text(double per_s);
-/// 1234567 → "1,234,567".
-[[nodiscard]] std::string thousands(std::int64_t n);
-
 }  // namespace trellis::analysis

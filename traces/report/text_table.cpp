@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/escape.h"
-#include "traces/report/run_report.h"
+#include "base/number_text.h"
 
 namespace trellis::analysis {
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "traces/report/run_report.h"
+#include "base/number_text.h"
 
 namespace trellis::analysis {
 

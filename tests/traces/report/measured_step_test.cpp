@@ -8,6 +8,7 @@
 #include "traces/report/run_report.h"
 #include "base/error.h"
 #include "tests/traces/report/made_report.h"
+#include "traces/report/timed_columns.h"
 
 namespace trellis::analysis {
 namespace {

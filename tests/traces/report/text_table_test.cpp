@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "traces/report/run_report.h"
+#include "base/number_text.h"
 
 namespace trellis::analysis {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "trainer/config/load/run_plan.h"
 #include "trainer/optimizer/optimizer_options.h"
-#include "traces/report/run_report.h"
+#include "base/number_text.h"
 
 namespace trellis::trainer {
 namespace {
@@ -116,12 +116,12 @@ void check_host_memory(const RunConfig& config, int ranks_at_once, std::int64_t 
   throw Error(
       ExitCode::kDoesNotFit,
       c10::str(config.name, ": training allocates real memory on this host: it needs at least ",
-               analysis::human_bytes(need.total()), " for ", config.world_size(),
-               " ranks (weights ", analysis::human_bytes(need.weights), ", gradients ",
-               analysis::human_bytes(need.gradients), ", optimizer states ",
-               analysis::human_bytes(need.optimizer_states), ", activations ",
-               analysis::human_bytes(need.activations), "), but ",
-               analysis::human_bytes(available_bytes), " are available (", limit,
+               human_bytes(need.total()), " for ", config.world_size(),
+               " ranks (weights ", human_bytes(need.weights), ", gradients ",
+               human_bytes(need.gradients), ", optimizer states ",
+               human_bytes(need.optimizer_states), ", activations ",
+               human_bytes(need.activations), "), but ",
+               human_bytes(available_bytes), " are available (", limit,
                "). `trellis simulate` gives the step time and "
                "`trellis memory` each device's memory without allocating weights; to train "
                "here, take fewer ranks or a smaller model (model.num_layers)"));
@@ -138,8 +138,8 @@ void check_host_memory_of_weights(const RunConfig& config, std::int64_t availabl
               c10::str(config.name,
                        ": evaluation holds the weights in this host's memory: it needs "
                        "at least ",
-                       analysis::human_bytes(need), " for ", config.world_size(), " ranks, but ",
-                       analysis::human_bytes(available_bytes), " are available (", limit,
+                       human_bytes(need), " for ", config.world_size(), " ranks, but ",
+                       human_bytes(available_bytes), " are available (", limit,
                        "); take fewer data-parallel ranks (trainer.devices), or a smaller "
                        "precision.type"));
 }

@@ -11,6 +11,7 @@
 #include "traces/tensorboard_writer.h"
 #include "traces/report/text_table.h"
 #include "trainer/app/report/throughput.h"
+#include "base/number_text.h"
 
 namespace trellis::trainer {
 
@@ -84,7 +85,7 @@ std::string line(const StepLog& log, const Throughput& throughput, std::int64_t 
   if (log.simulated) {
     text += fmt::format("  simulated {} ms/step  {} tokens/s  MFU {}",
                         analysis::significant(log.simulated->step_time_ms),
-                        analysis::rate_text(log.simulated->tokens_per_s),
+                        rate_text(log.simulated->tokens_per_s),
                         analysis::share_text(log.simulated->mfu, 1));
   }
   return text;
