@@ -1,6 +1,6 @@
 #include "base/error.h"
 
-#include "base/address.h"
+#include "base/address.h"  // pair: an error hides keys of addresses; a wrong address is one
 #include "base/escape.h"
 #include "base/problem.h"
 

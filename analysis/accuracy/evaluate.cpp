@@ -6,6 +6,7 @@
 #include "analysis/accuracy/dma_rows.h"
 #include "analysis/collectives/collective_sweep.h"
 #include "device/kernels/kernel.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::analysis {
 namespace {

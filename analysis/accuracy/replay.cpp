@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "analysis/accuracy/replay_constants.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::analysis {
 namespace {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/accuracy/replay_constants.h"
 #include "analysis/accuracy/score.h"
 #include "sim/profile/import.h"
 #include "sim/sim.h"
@@ -34,12 +35,6 @@ struct ReplayedPart {
   double model_start = 0, model_end = 0;
   [[nodiscard]] double error() const { return model_start - real_start; }
   [[nodiscard]] double end_error() const { return model_end - real_end; }
-};
-
-/// A number of the machine that, changed alone, leaves the least error.
-struct ReplayConstant {
-  std::string key, value, better;
-  double explains = 0;  ///< share of the mean error that goes away
 };
 
 struct Replay {

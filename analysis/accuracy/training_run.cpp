@@ -21,6 +21,7 @@
 #include "traces/report/step_view.h"
 #include "trainer/files/run/exp_manager.h"
 #include "trainer/config/load/load_run_config.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::analysis {
 namespace {

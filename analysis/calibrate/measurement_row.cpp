@@ -9,6 +9,7 @@
 
 #include "base/nearest.h"
 #include "sim/config/system_config.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::analysis {
 

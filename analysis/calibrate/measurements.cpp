@@ -17,6 +17,7 @@
 #include "trainer/config/run_config.h"
 #include "trainer/config/load/load_run_config.h"
 #include "trainer/config/check_fits_machine.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::analysis {
 namespace {

@@ -8,6 +8,7 @@
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/nearest.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::analysis {
 namespace {

@@ -3,6 +3,7 @@
 #include "analysis/selfcheck/sanity_check.h"
 #include "analysis/selfcheck/workloads.h"
 #include "device/kernels/catalogue.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::analysis {
 namespace {

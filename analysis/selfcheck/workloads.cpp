@@ -1,4 +1,5 @@
 #include "analysis/selfcheck/workloads.h"
+#include "sim/config/load_system.h"
 
 #include <fmt/format.h>
 

@@ -23,6 +23,7 @@
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/load/load_run_config.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::analysis {
 namespace {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/escape.h"
+#include "analysis/sweep/reproduce.h"
 #include "analysis/sweep/table_cells.h"
 #include "traces/report/text_table.h"
 
@@ -184,13 +185,6 @@ json space_json(const SweepResult& result) {
 }
 
 }  // namespace
-
-std::string reproduce(const SweepResult& result, const SweepRow& row) {
-  std::string text = "trellis";
-  for (const std::string& word : result.space.simulate_arguments(row.candidate))
-    text += " " + shell_word(word);
-  return text;
-}
 
 std::string sweep_text(const SweepResult& result) {
   const Space& space = result.space.space;

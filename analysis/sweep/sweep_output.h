@@ -17,7 +17,4 @@ namespace trellis::analysis {
 [[nodiscard]] std::string sweep_csv(const SweepResult& result);
 /// Step time against peak memory of the simulated rows; the Pareto front drawn.
 [[nodiscard]] std::string sweep_svg(const SweepResult& result);
-/// "trellis simulate …" for a shell, which gives the row's figures again.
-[[nodiscard]] std::string reproduce(const SweepResult& result, const SweepRow& row);
-
 }  // namespace trellis::analysis

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "analysis/sweep/sweep_output.h"
+#include "analysis/sweep/reproduce.h"
 #include "trainer/config/names.h"
 
 namespace trellis::analysis {

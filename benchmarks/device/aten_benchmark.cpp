@@ -14,6 +14,7 @@
 
 #include "benchmarks/device/small_ops.h"
 #include "device/aten/state/rank_state.h"
+#include "device/aten/state/observer.h"
 
 namespace trellis::benchmarks {
 namespace {
@@ -29,6 +30,7 @@ c10::Device device_of(Mode mode) {
 
 void configure() {
   const Bytes hbm(std::int64_t{16} << 30);
+  device::install_scope_observer();
   device::configure_devices({{new RankRecorder(0, 0, hbm, true), false},
                              {new RankRecorder(1, 1, hbm, false), false},
                              {new RankRecorder(2, 2, hbm, true), true}});

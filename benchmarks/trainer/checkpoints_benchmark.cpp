@@ -15,6 +15,7 @@
 #include "runtime/ranks/world.h"
 #include "trainer/checkpoint/engine/loader.h"
 #include "trainer/checkpoint/engine/saver.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 /// How fast checkpoints are written and read, next to `dd` on the same disk in the same rounds.
 /// Bars: save and load ≥ 80 % of dd's rate (fsync; cold read), reshard ≥ 50 % of a copy's,

@@ -28,6 +28,7 @@
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/data/make_data_module.h"
 
 namespace trellis::benchmarks {
 namespace {

@@ -29,6 +29,7 @@
 #include "trainer/config/run_config.h"
 #include "trainer/files/run/exp_manager.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::cli {
 namespace {

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/load/load_run_config.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::cli {
 

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "trainer/files/data/chat/end_of_turn.h"
 #include "trainer/files/data/tokenizers/tokenizer.h"
+#include "trainer/files/data/tokenizers/make_tokenizer.h"
 
 namespace trellis::cli {
 namespace {

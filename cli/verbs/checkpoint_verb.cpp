@@ -23,6 +23,7 @@
 #include "trainer/files/checkpoint/formats/native/native_source.h"
 #include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "base/number_text.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::cli {
 namespace {
@@ -203,8 +204,8 @@ void print_check(const checkpoint::FileCheck& check) {
         "{} files have no checksums, so damage in them cannot be seen: {}; --write-manifest writes "
         "some\n",
         check.unseen.size(), names_text(check.unseen));
-  std::cout << fmt::format("{} files, {}: {} damaged\n", check.files,
-                           human_bytes(check.bytes), check.damaged.size());
+  std::cout << fmt::format("{} files, {}: {} damaged\n", check.files, human_bytes(check.bytes),
+                           check.damaged.size());
 }
 
 int verify_checkpoint(const CheckpointOptions& options) {

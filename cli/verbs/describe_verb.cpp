@@ -18,6 +18,8 @@
 #include "sim/describe/parameters.h"
 #include "sim/describe/software_text.h"
 #include "sim/describe/storage_text.h"
+#include "sim/config/load_system.h"
+#include "sim/config/load_software.h"
 
 namespace trellis::cli {
 namespace {

@@ -26,6 +26,7 @@
 #include "sim/config/system_config.h"
 #include "trainer/files/data/chat/template_child.h"
 #include "base/number_text.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::cli {
 namespace {
@@ -126,10 +127,9 @@ Diagnosis cache() {
 
 Diagnosis memory() {
   const HostMemory host = available_host_memory();
-  Diagnosis found{
-      "host memory", Health::kOk,
-      fmt::format("{} available ({})", human_bytes(host.available_bytes), host.limit),
-      ""};
+  Diagnosis found{"host memory", Health::kOk,
+                  fmt::format("{} available ({})", human_bytes(host.available_bytes), host.limit),
+                  ""};
   if (host.available_bytes < (std::int64_t{2} << 30)) {
     found.health = Health::kWarning;
     found.advice = "the quickstart needs about 2 GiB; `trellis simulate` needs the least";

@@ -18,6 +18,7 @@
 #include "device/kernels/kernel_report.h"
 #include "sim/config/system_config.h"
 #include "traces/perfetto_writer.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::cli {
 

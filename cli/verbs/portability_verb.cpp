@@ -16,6 +16,7 @@
 #include "sim/config/system_config.h"
 #include "trainer/requests/portability_request.h"
 #include "trainer/config/load/load_run_config.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::cli {
 namespace {

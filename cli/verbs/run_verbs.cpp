@@ -13,7 +13,7 @@
 #include "cli/options/accept_option.h"
 #include "cli/options/fault_texts.h"
 #include "cli/launch/interrupt_watch.h"
-#include "analysis/runs/kept_runs.h"
+#include "analysis/kept_runs/kept_runs.h"
 #include "cli/launch/load_trainer.h"
 #include "cli/options/machine.h"
 #include "cli/options/not_empty.h"

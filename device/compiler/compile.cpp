@@ -12,6 +12,8 @@
 #include "device/compiler/rules/graph_editor.h"
 #include "device/compiler/rules/graph_rules.h"
 #include "device/compiler/ops/lowering.h"
+#include "sim/collectives/stage_steps.h"
+#include "device/compiler/fusion/lower_chain.h"
 
 namespace trellis::device {
 namespace {

@@ -15,6 +15,7 @@
 #include "device/driver/session_impl.h"
 #include "device/driver/reports/step_report.h"
 #include "device/driver/reports/step_trace.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::device {
 

@@ -19,6 +19,7 @@
 #include "device/driver/timing/step_stream.h"
 #include "sim/config/system_config.h"
 #include "sim/sim.h"
+#include "sim/config/load_system.h"
 
 /// Where recorded operations become graphs, programs and simulated time. Plain C++ (no LibTorch):
 /// device/aten feeds it.

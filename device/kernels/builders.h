@@ -1,6 +1,6 @@
 #pragma once
 
-#include "device/kernels/catalogue.h"
+#include "device/kernels/kernel_spec.h"
 #include "device/kernels/graph_writer.h"
 
 /// The catalogue's entries: operands and programs.

@@ -121,12 +121,6 @@ KernelInput input_of(const KernelRequest& request, const sim::SystemConfig& syst
 
 }  // namespace
 
-std::int64_t KernelOperand::elements() const {
-  std::int64_t n = 1;
-  for (std::int64_t s : sizes) n *= s;
-  return n;
-}
-
 std::string_view dtype_name(DType dtype) {
   for (const auto& [mx, word] : kMxNames) {
     if (mx == dtype) return word;

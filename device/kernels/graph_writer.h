@@ -5,7 +5,7 @@
 
 #include "device/compiler/compile.h"
 #include "device/compiler/graph/graph.h"
-#include "device/kernels/catalogue.h"
+#include "device/kernels/kernel_spec.h"
 
 namespace trellis::device {
 

@@ -5,6 +5,7 @@
 #include "device/compiler/gemm/gemm_mx.h"
 #include "device/compiler/gemm/gemm_tilings.h"
 #include "device/kernels/builders.h"
+#include "device/compiler/gemm/lower_gemm.h"
 
 namespace trellis::device {
 namespace {

@@ -6,6 +6,7 @@
 #include "runtime/ranks/world.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/data/make_data_module.h"
 
 using namespace trellis::trainer;
 

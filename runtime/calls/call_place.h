@@ -8,13 +8,9 @@
 
 #include <ATen/record_function.h>
 
-namespace trellis::runtime {
+#include "runtime/calls/source_frame.h"
 
-/// A line of the program.
-struct SourceFrame {
-  std::string function, file;
-  std::int64_t line = 0;
-};
+namespace trellis::runtime {
 
 /// Where a communication was called.
 struct CallPlace {

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "runtime/calls/call_place.h"
+#include "runtime/calls/source_frame.h"
 
 namespace trellis::runtime {
 

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "runtime/rendezvous/stop_request.h"
+#include "sim/collectives/outline.h"
 
 namespace trellis::runtime {
 namespace {

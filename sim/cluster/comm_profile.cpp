@@ -1,4 +1,5 @@
 #include "sim/cluster/comm_profile.h"
+#include "sim/collectives/stage_steps.h"
 
 #include <algorithm>
 #include <map>

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "sim/collectives/step_plans.h"
+#include "sim/collectives/stage_steps.h"
 
 namespace trellis::sim {
 namespace {
@@ -339,6 +340,10 @@ PlanOutline make_outline(CollectiveKind kind, const AlgorithmChoice& choice,
   for (PlanStage& stage : outline.stages) stage.reduce = true;
   std::move(after.begin(), after.end(), std::back_inserter(outline.stages));
   return outline;
+}
+
+CommPlan ring_plan(CollectiveKind kind, int members, std::int64_t elements) {
+  return expand(make_outline(kind, {Algorithm::kRing}, flat_layout(members), elements));
 }
 
 GroupLayout inside_one_node(const GroupLayout& layout) {

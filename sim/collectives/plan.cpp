@@ -2,8 +2,6 @@
 
 #include <array>
 
-#include "sim/collectives/outline.h"
-
 namespace trellis::sim {
 
 std::string_view name(CollectiveKind kind) {
@@ -11,10 +9,6 @@ std::string_view name(CollectiveKind kind) {
       std::to_array<std::string_view>({"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                        "broadcast", "send_recv", "barrier", "permute"});
   return kNames.at(static_cast<std::size_t>(kind));
-}
-
-CommPlan ring_plan(CollectiveKind kind, int members, std::int64_t elements) {
-  return expand(make_outline(kind, {Algorithm::kRing}, flat_layout(members), elements));
 }
 
 std::vector<std::int64_t> elements_sent(const CommPlan& plan) {

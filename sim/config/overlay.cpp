@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/nearest.h"
+#include "sim/config/software_config.h"
 
 namespace trellis::sim {
 namespace {

@@ -8,9 +8,6 @@
 
 namespace trellis::sim {
 
-class Overlay;
-struct Parameter;
-
 /// No training software: a step is the device's work alone.
 inline constexpr const char* kNoSoftware = "none";
 /// Numbers of the training software, on which no program's time on a core depends, have keys that
@@ -60,16 +57,9 @@ struct SoftwareStack {
   std::vector<SoftwareRelease> releases;  ///< oldest first
 };
 
-/// Those of sim/configs/software, by name.
-[[nodiscard]] const std::vector<SoftwareStack>& software_stacks();
-/// Of the value of a key `software`: none, STACK or STACK@RELEASE. Throws ConfigError, with the
-/// known names, for others.
-[[nodiscard]] SoftwareStack software_stack(const std::string& software);
-/// The stack's name in it.
-[[nodiscard]] std::string stack_name(const std::string& software);
-
-/// The numbers of a stack at a release, which join `parameters`; neutral ones for "none".
-[[nodiscard]] SoftwareConfig load_software(const std::string& software,
-                                           std::vector<Parameter>& parameters, Overlay& overlay);
+/// STACK of STACK@RELEASE.
+[[nodiscard]] inline std::string stack_name(const std::string& software) {
+  return software.substr(0, software.find('@'));
+}
 
 }  // namespace trellis::sim

@@ -365,12 +365,6 @@ struct LoadOptions {
   bool instruction_traces = false;     ///< the numbers of the section `instruction_traces` hold
 };
 
-/// Names of all instances in the shipped configurations.
-[[nodiscard]] std::vector<std::string> instance_names();
-/// Loads the shipped configuration of an instance. Throws ConfigError with the nearest names when
-/// it is unknown.
-[[nodiscard]] SystemConfig load_system(const std::string& instance, int nodes = 1);
-[[nodiscard]] SystemConfig load_system(const std::string& instance, const LoadOptions& options);
 /// Where sim/configs lies: $TRELLIS_CONFIG_DIR, next to the binary, or the source tree.
 [[nodiscard]] std::filesystem::path config_directory();
 

@@ -9,6 +9,7 @@
 #include "sim/config/software_config.h"
 #include "sim/config/system_config.h"
 #include "sim/describe/parameters.h"
+#include "sim/config/load_software.h"
 
 namespace trellis::sim {
 namespace {

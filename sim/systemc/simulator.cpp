@@ -10,6 +10,7 @@
 #include "sim/systemc/kernel_thread.h"
 #include "sim/systemc/core_pair.h"
 #include "sim/sim.h"
+#include "sim/collectives/stage_steps.h"
 
 namespace trellis::sim {
 namespace {

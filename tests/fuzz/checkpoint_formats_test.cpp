@@ -16,6 +16,7 @@
 #include "trainer/files/checkpoint/formats/hugging_face/hub_config.h"
 #include "trainer/files/checkpoint/formats/hugging_face/weight_map.h"
 #include "trainer/files/checkpoint/plan/boxes.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 /// Whatever bytes are in the files of a checkpoint, of whatever format, opening and reading it
 /// gives tensors or a ConfigError.

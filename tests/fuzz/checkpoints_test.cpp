@@ -6,6 +6,7 @@
 #include "tests/trainer/checkpoint/sample_files.h"
 #include "tests/support/temporary_directory.h"
 #include "trainer/files/checkpoint/containers/pickle.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 /// Whatever bytes are in a file of a checkpoint, its reader answers with data or a ConfigError.
 namespace trellis::fuzz {

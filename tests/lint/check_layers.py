@@ -3,7 +3,8 @@
 A file includes headers of its own folder and of what its library's DEPS reach; a test those that
 the CMake file of its folder names, and what these reach. A library without TORCH includes no header
 of LibTorch and reaches no library with it; only those whose DEPS name trellis::systemc include
-SystemC's. Neither libraries nor folders form circles.
+SystemC's. Neither libraries nor folders form circles. Files (a source with its header, and with
+NAME_impl.h) form none either, but pairs of which one include says why: `// pair: REASON`.
 """
 
 import re
@@ -18,6 +19,7 @@ SYSTEMC = re.compile(r"(systemc|tlm|sysc|tlm_core|tlm_utils)(\.h$|$|/)")
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)(/|$)")
 YAML = re.compile(r"yaml-cpp/")
 TOO_HEAVY = ("torch/torch.h", "torch/all.h", "torch/extension.h")
+PAIR = re.compile(r"//\s*pair: \S")
 TESTS = ("tests", "benchmarks", "examples")
 SOURCES = (".h", ".cpp")
 
@@ -157,6 +159,38 @@ def folder_problems(root, sources):
         yield f"{min(arrows.values())}: folders include each other: {text}"
 
 
+def unit_of(path):
+    return path.rsplit(".", 1)[0].removesuffix("_impl")
+
+
+def file_problems(root, sources):
+    """One problem for each circle of files but pairs with a reason."""
+    edges = {}
+    for path in sources:
+        for number, ours, _ in includes(root, path):
+            if ours in sources and unit_of(ours) != unit_of(path):
+                edges.setdefault(unit_of(path), {}).setdefault(unit_of(ours), []).append(
+                    (path, number)
+                )
+    for members in circles(edges):
+        arrows = [
+            (one, other, *place)
+            for one in members
+            for other in members
+            for place in edges[one].get(other, ())
+        ]
+        reasons = [1 for _, _, path, number in arrows if PAIR.search(lines(root, path)[number - 1])]
+        if len(members) == 2 and reasons:
+            continue
+        path, number = arrows[0][2:]
+        text = ", ".join(f"{one} → {other}" for one, other, *_ in arrows[:8])
+        yield (
+            f"{path}:{number}: {len(members)} files include each other: {text}: move what both "
+            "need into a header of its own; a pair may stay with `// pair: REASON` behind one of "
+            "its includes"
+        )
+
+
 def declaration_problems(declarations, sources):
     libraries = declarations.libraries
     for path in sources:
@@ -180,6 +214,7 @@ def check(root):
     product = [path for path in sources if top_of(path) in LAYERS]
     known = set(sources)
     yield from folder_problems(root, product)
+    yield from file_problems(root, set(product))
     yield from declaration_problems(declarations, product)
 
     @cache

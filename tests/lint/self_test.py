@@ -162,6 +162,11 @@ FAULTS = {
             "(sim/isa/a.cpp:1)",
         ),
         (
+            "base/yaml/yaml.cpp",
+            '#include "base/yaml/yaml.h"\n#include "base/yaml/tree.h"\n',
+            "2 files include each other: base/yaml/tree → base/yaml/yaml, base/yaml/yaml → ",
+        ),
+        (
             "sim/isa/a.cpp",
             '#include "neighbour.h"\n',
             "'neighbour.h': expected a path from the project's root",

@@ -4,6 +4,7 @@
 
 #include "runtime/calls/movement.h"
 #include "tests/runtime/support.h"
+#include "sim/collectives/outline.h"
 
 namespace trellis::runtime::testing {
 namespace {

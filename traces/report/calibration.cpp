@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/yaml/yaml.h"
-#include "traces/report/run_report.h"
 #include "traces/report/text_table.h"
 #include "base/number_text.h"
 

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "traces/report/run_report.h"
 #include "traces/report/text_table.h"
 #include "base/number_text.h"
 

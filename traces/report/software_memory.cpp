@@ -11,6 +11,7 @@
 
 #include "sim/config/software_memory.h"
 #include "sim/config/system_config.h"
+#include "sim/config/load_software.h"
 
 namespace trellis::analysis {
 namespace {

@@ -9,7 +9,6 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "traces/report/run_report.h"
 #include "base/number_text.h"
 
 namespace trellis::analysis {

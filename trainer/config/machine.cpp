@@ -1,6 +1,7 @@
 #include "trainer/config/machine.h"
 
 #include "base/error.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::trainer {
 

@@ -8,6 +8,7 @@
 #include "trainer/files/data/alignment/each_record.h"
 #include "trainer/files/data/alignment/record_tokens.h"
 #include "trainer/files/data/hf_dataset_builder.h"
+#include "trainer/files/data/tokenizers/make_tokenizer.h"
 
 namespace trellis::trainer {
 namespace {

@@ -7,6 +7,7 @@
 #include "trainer/files/data/megatron/blend.h"
 #include "trainer/data/sampled_data_module.h"
 #include "trainer/files/data/tokenizers/tokenizer.h"
+#include "trainer/files/data/tokenizers/make_tokenizer.h"
 
 namespace trellis::trainer {
 namespace {

@@ -13,6 +13,7 @@
 #include "trainer/data/text_data_module.h"
 #include "trainer/files/data/text_files.h"
 #include "trainer/files/data/tokenizers/tokenizer.h"
+#include "trainer/files/data/tokenizers/make_tokenizer.h"
 
 namespace trellis::trainer {
 namespace {

@@ -19,6 +19,7 @@
 #include "trainer/loop/trainer.h"
 #include "trainer/scopes/autocast.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/files/data/tokenizers/make_tokenizer.h"
 
 namespace trellis::trainer {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "trainer/config/logged_scalars.h"
 #include "trainer/config/run_config.h"
-#include "trainer/loop/trainer.h"
+#include "trainer/loop/step_result.h"
 
 namespace trellis::trainer {
 namespace {

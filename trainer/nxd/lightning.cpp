@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "traces/tensorboard_writer.h"
+#include "trainer/nxd/initialize_parallel_model.h"
 
 namespace trellis::trainer {
 namespace {

@@ -15,10 +15,6 @@ namespace trellis::trainer {
 
 class NxDModel;
 
-/// load_lora_from_ckpt: `config` with rank, scale, bias and targets of the adapters in
-/// lora_save_dir; what differs is logged. Throws ConfigError: there are none, or nothing says what
-/// they are.
-[[nodiscard]] LoraConfig with_saved_numbers(LoraConfig config);
 /// Fills the model's adapters from there, of any layout; the base's weights stay. Every rank calls
 /// it. Throws ConfigError with every adapter that is missing or has another shape.
 void load_adapters(runtime::RankContext& rank, NxDModel& model);

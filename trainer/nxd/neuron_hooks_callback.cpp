@@ -12,7 +12,7 @@
 #include "base/files/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "trainer/nxd/lightning.h"
+#include "trainer/nxd/lightning.h"  // pair: hooks read the module that calls them
 
 namespace trellis::trainer {
 namespace {

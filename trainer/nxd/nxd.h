@@ -2,6 +2,7 @@
 
 // Everything that a program needs to train its own model without a YAML file: NxD's interface in
 // C++. Checkpoints: trainer/nxd/checkpoint/checkpoints.h.
+#include "trainer/nxd/initialize_parallel_model.h"
 #include "trainer/nxd/lightning.h"
 #include "trainer/nxd/lora_config.h"
 #include "trainer/nxd/neuronx_distributed_config.h"

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "runtime/ranks/world.h"
-#include "trainer/nxd/lora_checkpoints.h"
+#include "trainer/nxd/saved_lora.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/loop/rank_model.h"
 
@@ -96,9 +96,7 @@ NxDModel::NxDModel(const NxDConfig& config, runtime::RankContext& rank,
   build_in_waves(rank, model_fn);
   tied_.emplace(engine_->stages(), parameters_, engine_->shape(), parallel_,
                 pipeline_group_factory(rank, parallel_));
-  if (!lora_) return;
-  if (!rank.shape_only()) check_adapters();
-  if (lora_->load) load_adapters(rank, *this);
+  if (lora_ && !rank.shape_only()) check_adapters();
 }
 
 void NxDModel::build_in_waves(runtime::RankContext& rank, const ModelFunction& model_fn) {
@@ -432,21 +430,6 @@ NxDModel::LoadResult NxDModel::load_state_dict(const StateDict& state, bool stri
       at::Tensor(tensor).copy_(found->second);
   }
   return result;
-}
-
-std::unique_ptr<NxDModel> initialize_parallel_model(const NxDConfig& config,
-                                                    runtime::RankContext& rank,
-                                                    const ModelFunction& model_fn,
-                                                    bool include_buffers) {
-  NxDConfig whole = config;
-  whole.model_init_config.include_buffers |= include_buffers;
-  if (whole.model_init_config.include_buffers &&
-      !whole.model_init_config.meta_device_init.value_or(false)) {
-    throw ConfigError(
-        "initialize_parallel_model: include_buffers: buffers have their values already: expected "
-        "model_init_config.meta_device_init, got it off");
-  }
-  return std::make_unique<NxDModel>(whole, rank, model_fn);
 }
 
 }  // namespace trellis::trainer

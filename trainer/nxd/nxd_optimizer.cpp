@@ -7,6 +7,7 @@
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
+#include "trainer/optimizer/make_update_rule.h"
 
 namespace trellis::trainer {
 namespace {

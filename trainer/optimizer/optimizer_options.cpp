@@ -1,4 +1,5 @@
 #include "trainer/optimizer/optimizer_options.h"
+#include "trainer/optimizer/make_update_rule.h"
 
 namespace trellis::trainer {
 

@@ -6,8 +6,6 @@
 #include <ATen/ops/full.h>
 
 #include "base/error.h"
-#include "trainer/optimizer/elementwise_rules.h"
-#include "trainer/optimizer/layerwise_rules.h"
 #include "trainer/config/optimizer_table.h"
 
 namespace trellis::trainer {
@@ -29,16 +27,6 @@ at::Tensor row_weights_of(const Parameter& parameter, int tensor_parallel_size) 
         at::full({block.laid_out() / tensor_parallel_size}, 1.0 / block.copies, at::kDouble));
   }
   return at::cat(weights);
-}
-
-std::shared_ptr<const UpdateRule> make_update_rule(const OptimSection& optim) {
-  Problems problems;
-  for (const SectionProblem& problem : check_optimizer(optim))
-    problems.add("model.optim." + problem.key, problem.text);
-  problems.throw_if_any();
-  const OptimSection whole = with_optimizer_defaults(optim);
-  if (auto rule = make_elementwise_rule(whole)) return rule;
-  return make_layerwise_rule(whole);
 }
 
 }  // namespace trellis::trainer

@@ -87,8 +87,4 @@ class UpdateRule {
   [[nodiscard]] virtual bool fp32_states() const { return false; }
 };
 
-/// The rule that `optim.name` and its arguments describe. Throws ConfigError with every problem of
-/// the section.
-[[nodiscard]] std::shared_ptr<const UpdateRule> make_update_rule(const OptimSection& optim);
-
 }  // namespace trellis::trainer

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/scopes/scope.h"
+#include "trainer/optimizer/make_update_rule.h"
 
 namespace trellis::trainer {
 namespace {

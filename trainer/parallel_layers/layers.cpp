@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "trainer/parallel_layers/collectives.h"
-#include "trainer/parallel_layers/lora.h"
+#include "trainer/parallel_layers/lora.h"  // pair: adapters are layers
 #include "trainer/parallel_layers/mappings.h"
 #include "trainer/parallel_layers/sequence_parallel.h"
 

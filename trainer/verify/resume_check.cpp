@@ -16,6 +16,8 @@
 #include "trainer/verify/resume_defects.h"
 #include "runtime/rendezvous/stop_request.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
+#include "trainer/data/make_data_module.h"
 
 namespace trellis::trainer {
 namespace {

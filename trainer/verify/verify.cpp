@@ -17,6 +17,7 @@
 #include "trainer/verify/tolerance.h"
 #include "trainer/verify/verify_journal.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/data/make_data_module.h"
 
 namespace trellis::trainer {
 namespace {

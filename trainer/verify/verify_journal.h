@@ -11,7 +11,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "base/files/journal.h"
-#include "trainer/verify/verify.h"
+#include "trainer/verify/verify_result.h"
 
 namespace trellis::trainer {
 

@@ -4,7 +4,7 @@
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "device/aten/dispatch/relabel.h"
+#include "device/aten/dispatch/as_cpu_tensors.h"
 
 namespace trellis::device {
 namespace {

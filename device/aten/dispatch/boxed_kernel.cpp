@@ -9,7 +9,8 @@
 #include "device/aten/shapes/kernel_tables.h"
 #include "device/aten/dispatch/recording.h"
 #include "device/aten/shapes/shape_out.h"
-#include "device/aten/dispatch/wider_types.h"
+#include "device/aten/dispatch/widen_unsupported_types.h"
+#include "device/aten/state/cpu_generator.h"
 
 namespace trellis::device {
 namespace {

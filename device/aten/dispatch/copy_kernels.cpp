@@ -7,6 +7,7 @@
 #include "device/aten/dispatch/memory_kernels.h"
 #include "device/aten/state/pinned_memory.h"
 #include "device/aten/dispatch/recording.h"
+#include "sim/collectives/stage_steps.h"
 
 namespace trellis::device {
 namespace {

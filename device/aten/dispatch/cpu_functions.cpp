@@ -11,6 +11,7 @@
 #include <c10/util/irange.h>
 
 #include "device/aten/shapes/kernel_tables.h"
+#include "sim/collectives/stage_steps.h"
 
 namespace trellis::device {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "device/aten/dispatch/boxed_kernel.h"
 #include "device/aten/dispatch/recording.h"
-#include "device/aten/dispatch/relabel.h"
+#include "device/aten/dispatch/as_cpu_tensors.h"
 
 namespace trellis::device {
 namespace {

@@ -13,7 +13,7 @@
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 
-#include "device/aten/dispatch/relabel.h"
+#include "device/aten/dispatch/as_cpu_tensors.h"
 #include "device/aten/state/storage.h"
 
 namespace trellis::device {

@@ -8,7 +8,7 @@
 
 #include "device/aten/shapes/kernel_tables.h"
 #include "device/aten/shapes/shape_out.h"
-#include "device/aten/dispatch/wider_types.h"
+#include "device/aten/dispatch/widenings.h"
 
 namespace trellis::device {
 namespace {

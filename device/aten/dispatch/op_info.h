@@ -8,6 +8,8 @@
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "device/aten/dispatch/widenings.h"
+
 namespace trellis::device {
 
 enum class ArgKind : std::uint8_t {
@@ -28,13 +30,6 @@ struct ArgInfo {
   bool scalar_type = false;  ///< an integer that is a c10::ScalarType
   bool cpu_allowed = false;  ///< indices, and scalars of a list, may lie on the CPU
   std::string name;
-};
-
-/// A type that an operator takes on CUDA and not on the CPU, and the type in which the CPU's kernel
-/// computes for it.
-struct Widening {
-  c10::ScalarType from, to;
-  bool back = true;  ///< results of type `to` become `from`
 };
 
 /// What the boxed kernel needs to know about one operator, digested from its schema once.

@@ -4,7 +4,7 @@
 
 #include <c10/util/SmallVector.h>
 
-#include "device/aten/dispatch/relabel.h"
+#include "device/aten/dispatch/as_cpu_tensors.h"
 
 /// From executed operators to the rank's stream of OpRecords.
 namespace trellis::device {

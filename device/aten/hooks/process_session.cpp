@@ -13,6 +13,9 @@
 
 #include "base/error.h"
 #include "device/aten/state/rank_state.h"
+#include "sim/config/load_system.h"
+#include "sim/config/load_software.h"
+#include "device/aten/state/observer.h"
 
 namespace trellis::device {
 namespace {
@@ -275,6 +278,7 @@ void configure_session(const SessionOptions& options) {
   std::vector<DeviceRank> ranks;
   for (int rank = 0; rank < ranks_here(options); ++rank)
     ranks.push_back({&fresh->rank(options.first_rank + rank), options.shape_only});
+  install_scope_observer();
   configure_devices(ranks);
   delete current.exchange(fresh.release());
   if (current_device() >= device_count()) set_current_device(0);

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "device/aten/hooks/process_session.h"
 #include "device/aten/state/rank_state.h"
+#include "sim/config/load_system.h"
 
 /// What the Python package asks of the session: torch.ops.trellis.*. Documents are JSON texts with
 /// a "schema".

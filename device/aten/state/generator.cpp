@@ -6,7 +6,6 @@
 #include <ATen/EmptyTensor.h>
 
 #include "device/aten/state/number_stream.h"
-#include "device/aten/state/rank_state.h"
 
 namespace trellis::device {
 namespace {
@@ -64,10 +63,7 @@ at::Generator make_generator(c10::DeviceIndex index) {
   return at::make_generator<NeuronGenerator>(index, NumberStream(at::detail::createCPUGenerator()));
 }
 
-at::Generator cpu_generator(const at::Generator& given, c10::Device device) {
-  const at::Generator& generator = given.defined() ? given : rank_state(device.index()).generator();
-  TORCH_CHECK(generator.device() == device, "Expected a '", device,
-              "' generator device but found '", generator.device(), "'");
+at::Generator drawing_generator(const at::Generator& generator) {
   return static_cast<NeuronGenerator*>(generator.unsafeGetGeneratorImpl())->to_draw_from();
 }
 

@@ -9,8 +9,7 @@ namespace trellis::device {
 /// device draws the numbers that the CPU would draw.
 [[nodiscard]] at::Generator make_generator(c10::DeviceIndex index);
 
-/// The CPU generator that a kernel on `device` draws from. `given` undefined: the device's default.
-/// Throws for a CPU generator or one of another device, as PyTorch does.
-[[nodiscard]] at::Generator cpu_generator(const at::Generator& given, c10::Device device);
+/// The CPU generator in one of make_generator.
+[[nodiscard]] at::Generator drawing_generator(const at::Generator& generator);
 
 }  // namespace trellis::device

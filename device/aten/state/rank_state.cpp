@@ -9,7 +9,6 @@
 
 #include "base/log.h"
 #include "device/aten/state/generator.h"
-#include "device/aten/state/observer.h"
 #include "device/driver/record/out_of_memory.h"
 
 namespace trellis::device {
@@ -218,7 +217,6 @@ void configure_devices(const std::vector<DeviceRank>& ranks) {
       all.ranks[i] = std::make_unique<RankState>(*ranks[i].recorder, index, ranks[i].shape_only);
     }
   }
-  install_scope_observer();
   watch_forks();
   all.forked.store(false, std::memory_order_relaxed);  // these are the child's own
   all.first_rank.store(first_rank, std::memory_order_release);

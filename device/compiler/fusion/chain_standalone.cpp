@@ -4,6 +4,7 @@
 #include <map>
 
 #include "device/compiler/fusion/chain.h"
+#include "device/compiler/fusion/lower_chain.h"
 
 namespace trellis::device {
 namespace {

@@ -24,7 +24,4 @@ struct Gemm {
   std::optional<GemmPlan> plan;  ///< how to cut it; none: the best one
 };
 
-/// Appends the phases of one matrix product. REQUIRES: no size is 0.
-void lower_gemm(ProgramBuilder& builder, std::uint32_t kernel, Gemm gemm);
-
 }  // namespace trellis::device

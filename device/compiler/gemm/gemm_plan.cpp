@@ -6,7 +6,6 @@
 
 #include "base/integer_math.h"
 #include "device/compiler/gemm/array_sizes.h"
-#include "device/compiler/gemm/gemm_transpose.h"
 
 namespace trellis::device {
 namespace {

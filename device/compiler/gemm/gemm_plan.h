@@ -37,6 +37,9 @@ struct GemmPlan {
 /// How many of them may be on their way when they are not a whole block.
 inline constexpr int kGemmStagingSlots = 4;
 
+/// PSUM banks of the transposes.
+inline constexpr int kTransposeBanks = 4;
+
 /// The first panel of a block meets it in so many pieces of K, so that the array starts before
 /// everything is there.
 inline constexpr std::int64_t kHeadPieces = 4;

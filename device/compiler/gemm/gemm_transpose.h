@@ -1,6 +1,7 @@
 #pragma once
 
 #include "device/compiler/emit/phase.h"
+#include "device/compiler/gemm/gemm_plan.h"
 
 namespace trellis::device {
 
@@ -20,8 +21,6 @@ struct TransposedLoad {
       isa::DType::kFp32;  ///< in PSUM; from NeuronCore-v3 on 16-bit data may stay so
   Phase::Region banks;    ///< kTransposeBanks PSUM banks for the transposes
 };
-inline constexpr int kTransposeBanks = 4;
-
 void load_transposed(Phase& phase, const TransposedLoad& what);
 
 }  // namespace trellis::device

@@ -3,6 +3,7 @@
 #include "device/compiler/gemm/gemm.h"
 #include "device/compiler/ops/lowering.h"
 #include "device/compiler/graph/recipe.h"
+#include "device/compiler/gemm/lower_gemm.h"
 
 namespace trellis::device {
 namespace {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "device/compiler/fusion/chain.h"
+#include "device/compiler/fusion/lower_chain.h"
 
 namespace trellis::device {
 

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "device/compiler/graph/recipe.h"
+#include "sim/collectives/stage_steps.h"
 
 namespace trellis::device {
 namespace {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/compiler/graph/graph.h"
+#include "sim/collectives/stage_steps.h"
 
 namespace trellis::device {
 

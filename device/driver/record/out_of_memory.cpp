@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "device/driver/record/rank_recorder_impl.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::device {
 namespace {

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "analysis/accuracy/dma_programs.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::analysis {
 namespace {

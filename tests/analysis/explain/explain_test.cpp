@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/load/load_run_config.h"
+#include "sim/config/load_system.h"
 
 /// What `trellis explain` compares runs by, and the constants that it changes.
 namespace trellis::analysis {

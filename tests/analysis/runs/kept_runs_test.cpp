@@ -1,4 +1,4 @@
-#include "analysis/runs/kept_runs.h"
+#include "analysis/kept_runs/kept_runs.h"
 
 #include <chrono>
 #include <cstdlib>

@@ -23,6 +23,7 @@
 #include "trainer/config/run_config.h"
 #include "trainer/config/schedule/schedule_timing.h"
 #include "trainer/config/load/load_run_config.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::analysis {
 namespace {

@@ -11,6 +11,7 @@
 
 #include "device/aten/state/rank_state.h"
 #include "device/driver/record/rank_recorder_impl.h"
+#include "device/aten/state/observer.h"
 
 /// A configured device for tests: recorders without a session. Devices 0 … kMaterialised-1 hold
 /// data, device kShapeOnly does not.
@@ -89,6 +90,7 @@ class NeuronTest : public ::testing::Test {
         ranks.back().recorder->phases_are_announced();  // tests look into the open graph and end it
                                                         // themselves
       }
+      install_scope_observer();
       configure_devices(ranks);
     }
     at::set_num_threads(1);

@@ -12,6 +12,7 @@
 #include "device/driver/timing/rank_clock.h"
 #include "device/driver/record/rank_recorder_impl.h"
 #include "device/driver/session.h"
+#include "device/aten/state/observer.h"
 
 /// Two devices with a session for them, so that time passes on them. One test case per process:
 /// a device is configured once.
@@ -27,6 +28,7 @@ class TimedDevice : public ::testing::Test {
     setenv("NEURON_RT_ENABLE_HOST_CC", several_streams ? "1" : "0", 1);
     session = new Session({.instance = "trn2.48xlarge",
                            .world_size = 2});  // never destroyed: tensors outlive the test
+    install_scope_observer();
     configure_devices({{&session->rank(0), false}, {&session->rank(1), false}});
     at::set_num_threads(1);
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);

@@ -8,6 +8,7 @@
 
 #include "tests/device/compiler/interpreter.h"
 #include "tests/device/compiler/test_core.h"
+#include "device/compiler/gemm/lower_gemm.h"
 
 namespace trellis::device::testing {
 namespace {

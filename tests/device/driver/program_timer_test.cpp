@@ -8,6 +8,7 @@
 #include "device/compiler/compile.h"
 #include "device/driver/timing/program_timer.h"
 #include "tests/device/driver/layered_graph.h"
+#include "sim/config/load_system.h"
 
 /// What equal layers cost: one compilation and one timing, whatever their number.
 namespace trellis::device {

@@ -11,6 +11,7 @@
 
 #include "device/driver/timing/program_timer.h"
 #include "tests/device/driver/layered_graph.h"
+#include "sim/config/load_system.h"
 
 /// Timings on disk: what they say is what a fresh timing would say, and a damaged one is never
 /// believed.

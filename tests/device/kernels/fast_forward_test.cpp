@@ -2,6 +2,7 @@
 
 #include "device/kernels/catalogue.h"
 #include "sim/sim.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::device {
 namespace {

@@ -11,6 +11,7 @@
 #include "device/kernels/catalogue.h"
 #include "device/kernels/kernel_report.h"
 #include "sim/isa/features.h"
+#include "sim/config/load_system.h"
 
 #include <nlohmann/json.hpp>
 

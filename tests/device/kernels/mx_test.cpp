@@ -7,6 +7,7 @@
 #include "sim/sim.h"
 #include "tests/device/compiler/interpreter.h"
 #include "tests/device/compiler/numbers.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::device::testing {
 namespace {

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "sim/sim.h"
 #include "tests/sim/cluster/job_builder.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

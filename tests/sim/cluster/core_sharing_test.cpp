@@ -1,4 +1,5 @@
 #include "sim/cluster/core_sharing.h"
+#include "sim/config/load_system.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
 #include "sim/cluster/group_rules.h"
+#include "sim/config/load_system.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

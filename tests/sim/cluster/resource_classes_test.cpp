@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/cluster/sparse_array.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

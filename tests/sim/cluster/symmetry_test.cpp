@@ -9,6 +9,8 @@
 
 #include "base/error.h"
 #include "tests/sim/cluster/job_builder.h"
+#include "sim/config/load_system.h"
+#include "sim/collectives/stage_steps.h"
 
 namespace trellis::sim::testing {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "sim/collectives/outline.h"
 #include "tests/sim/collectives/executed.h"
+#include "sim/collectives/stage_steps.h"
 
 namespace trellis::sim {
 namespace {

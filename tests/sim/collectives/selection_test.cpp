@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "sim/cluster/comm_machine.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

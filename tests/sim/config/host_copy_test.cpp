@@ -1,4 +1,5 @@
 #include "sim/config/host_copy.h"
+#include "sim/config/load_system.h"
 
 #include <gtest/gtest.h>
 

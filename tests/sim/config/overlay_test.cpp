@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "sim/config/overlay.h"
 #include "sim/config/system_config.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 #include "sim/config/system_config.h"
+#include "sim/config/load_system.h"
+#include "sim/config/load_software.h"
 
 namespace trellis::sim {
 namespace {

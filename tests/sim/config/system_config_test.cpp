@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "sim/config/system_config.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

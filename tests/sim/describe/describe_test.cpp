@@ -8,6 +8,7 @@
 
 #include "sim/cluster/topology.h"
 #include "sim/describe/drawing.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

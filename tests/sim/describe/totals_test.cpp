@@ -1,4 +1,5 @@
 #include "sim/describe/totals.h"
+#include "sim/config/load_system.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

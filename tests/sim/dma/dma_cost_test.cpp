@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tests/sim/dma/dma_programs.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/sim/tiny_program.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

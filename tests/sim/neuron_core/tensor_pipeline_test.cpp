@@ -1,4 +1,5 @@
 #include "sim/neuron_core/tensor_pipeline.h"
+#include "sim/config/load_system.h"
 
 #include <gtest/gtest.h>
 

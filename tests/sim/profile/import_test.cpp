@@ -12,6 +12,7 @@
 #include "sim/profile/operand_text.h"
 #include "tests/sim/profile/small_profile.h"
 #include "tests/support/temporary_directory.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

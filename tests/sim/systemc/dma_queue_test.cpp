@@ -9,6 +9,7 @@
 #include "sim/systemc/hbm.h"
 #include "tests/sim/core_fixture.h"
 #include "tests/sim/dma/dma_programs.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "sim/sim.h"
 #include "tests/sim/random_loops.h"
+#include "sim/config/load_system.h"
 
 // What is skipped must not show: to the picosecond and the byte.
 namespace trellis::sim {

@@ -7,6 +7,7 @@
 
 #include "sim/systemc/kernel_thread.h"
 #include "sim/systemc/time.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

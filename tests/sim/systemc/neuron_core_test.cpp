@@ -7,6 +7,7 @@
 #include "sim/systemc/sequencer.h"
 #include "tests/sim/core_fixture.h"
 #include "tests/sim/tiny_program.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

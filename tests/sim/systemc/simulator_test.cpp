@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "sim/sim.h"
 #include "tests/sim/tiny_program.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

@@ -10,6 +10,7 @@
 #include "trainer/data/data_module.h"
 #include "trainer/pipeline/replay.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/data/make_data_module.h"
 
 namespace trellis::trainer {
 namespace {

@@ -22,6 +22,7 @@
 #include "trainer/files/checkpoint/sharding/state_keys.h"
 #include "trainer/files/checkpoint/storage/fault_points.h"
 #include "trainer/files/checkpoint/storage/place.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::checkpoint::conversion_test {
 namespace {

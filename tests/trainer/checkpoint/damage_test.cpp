@@ -10,6 +10,7 @@
 #include "tests/trainer/checkpoint/sample_files.h"
 #include "tests/support/temporary_directory.h"
 #include "trainer/files/checkpoint/containers/zip_archive.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 /// Files that are cut off, changed or made to harm.
 namespace trellis::checkpoint::damage_test {

@@ -21,6 +21,7 @@
 #include "trainer/checkpoint/engine/rank_state_file.h"
 #include "trainer/files/checkpoint/storage/fault_points.h"
 #include "trainer/config/optimizer_table.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::checkpoint::layout_test {
 namespace {

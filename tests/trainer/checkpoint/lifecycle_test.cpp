@@ -14,6 +14,7 @@
 #include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/files/checkpoint/lifecycle/damaged.h"
 #include "trainer/files/checkpoint/lifecycle/save_outcome.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::checkpoint::lifecycle_test {
 namespace {

@@ -21,6 +21,7 @@
 #include "base/output_error.h"
 #include "tests/support/temporary_directory.h"
 #include "trainer/files/checkpoint/storage/lease.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::checkpoint::storage_test {
 namespace {

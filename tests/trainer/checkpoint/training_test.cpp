@@ -15,6 +15,7 @@
 #include "tests/trainer/python_oracle.h"
 #include "tests/support/temporary_directory.h"
 #include "trainer/config/optimizer_table.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::checkpoint::training_test {
 namespace {

@@ -10,6 +10,7 @@
 #include "tests/trainer/config/round_trip.h"
 #include "trainer/config/load/load_run_config.h"
 #include "trainer/config/check_fits_machine.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::trainer {
 namespace {

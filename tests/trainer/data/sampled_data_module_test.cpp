@@ -12,6 +12,7 @@
 #include "tests/support/temporary_directory.h"
 #include "trainer/data/data_module.h"
 #include "trainer/files/data/megatron/indexed_dataset_builder.h"
+#include "trainer/data/make_data_module.h"
 
 namespace trellis::trainer::sampled_data_module_test {
 namespace {

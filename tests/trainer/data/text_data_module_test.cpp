@@ -8,6 +8,7 @@
 #include "tests/support/temporary_directory.h"
 #include "trainer/config/sections/byte_vocabulary.h"
 #include "trainer/data/data_module.h"
+#include "trainer/data/make_data_module.h"
 
 namespace trellis::trainer::text_data_module_test {
 namespace {

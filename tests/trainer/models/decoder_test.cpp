@@ -13,6 +13,7 @@
 #include "trainer/config/run_config.h"
 #include "trainer/models/decoder/decoder.h"
 #include "trainer/models/factory.h"
+#include "trainer/data/make_data_module.h"
 
 namespace trellis::trainer {
 namespace {

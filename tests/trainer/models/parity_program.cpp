@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "trainer/models/factory.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
+#include "trainer/optimizer/make_update_rule.h"
 
 namespace trellis::trainer {
 namespace {

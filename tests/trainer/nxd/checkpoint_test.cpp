@@ -16,6 +16,7 @@
 #include "trainer/checkpoint/engine/rank_state_file.h"
 #include "trainer/nxd/checkpoint/legacy_checkpoints.h"
 #include "trainer/nxd/checkpoint/nxd_checkpoints.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::trainer::checkpoint_test {
 namespace {

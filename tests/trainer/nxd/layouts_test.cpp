@@ -6,6 +6,7 @@
 #include <torch/optim/sgd.h>
 
 #include "tests/trainer/nxd/user_model.h"
+#include "trainer/nxd/initialize_parallel_model.h"
 
 namespace trellis::trainer::layouts_test {
 namespace {

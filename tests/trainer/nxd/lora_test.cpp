@@ -10,6 +10,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/nxd/user_training.h"
 #include "trainer/files/checkpoint/formats/native/native_source.h"
+#include "trainer/nxd/initialize_parallel_model.h"
 
 namespace trellis::trainer::lora_test {
 namespace {

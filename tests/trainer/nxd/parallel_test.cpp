@@ -12,6 +12,7 @@
 #include "trainer/modules/moe/router_record.h"
 #include "trainer/parallel_layers/qkv_linear.h"
 #include "trainer/parallel_layers/ring_attention.h"
+#include "trainer/nxd/initialize_parallel_model.h"
 
 namespace trellis::trainer::parallel_test {
 namespace {

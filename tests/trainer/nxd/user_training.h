@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "tests/trainer/nxd/user_model.h"
 #include "trainer/nxd/checkpoint/nxd_checkpoints.h"
+#include "trainer/nxd/initialize_parallel_model.h"
 
 namespace trellis::trainer::testing_support {
 

@@ -8,6 +8,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/nxd/user_training.h"
 #include "trainer/files/checkpoint/containers/dcp.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::trainer::zero1_dcp_test {
 namespace {

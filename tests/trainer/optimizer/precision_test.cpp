@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "runtime/ranks/world.h"
 #include "tests/trainer/optimizer/small_model.h"
+#include "trainer/optimizer/make_update_rule.h"
 
 namespace trellis::trainer::precision_test {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "trainer/optimizer/optimizer_options.h"
 #include "trainer/config/optimizer_table.h"
+#include "trainer/optimizer/make_update_rule.h"
 
 namespace trellis::trainer::testing_support {
 

@@ -12,6 +12,7 @@
 #include "tests/trainer/optimizer/rule_cases.h"
 #include "tests/trainer/optimizer/small_model.h"
 #include "tests/trainer/python_oracle.h"
+#include "trainer/optimizer/make_update_rule.h"
 
 namespace trellis::trainer::update_rules_test {
 namespace {

@@ -12,6 +12,7 @@
 #include "trainer/config/machine.h"
 #include "trainer/pipeline/replay.h"
 #include "trainer/config/check_fits_machine.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::trainer {
 

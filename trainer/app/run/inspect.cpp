@@ -14,6 +14,8 @@
 #include "trainer/files/data/build_dataset.h"
 #include "trainer/data/data_module.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/files/data/tokenizers/make_tokenizer.h"
+#include "trainer/data/make_data_module.h"
 
 namespace trellis::trainer {
 namespace {

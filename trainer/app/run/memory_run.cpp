@@ -20,6 +20,8 @@
 #include "traces/report/memory_plan.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/data/make_data_module.h"
+#include "sim/config/load_software.h"
 
 namespace trellis::trainer {
 namespace {

@@ -54,6 +54,8 @@
 #include "trainer/files/run/exp_manager.h"
 #include "trainer/files/run/rank_log.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
+#include "trainer/data/make_data_module.h"
 
 namespace trellis::trainer {
 namespace {

@@ -18,6 +18,7 @@
 #include "trainer/config/load/load_run_config.h"
 #include "trainer/data/data_module.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/data/make_data_module.h"
 
 namespace trellis::trainer {
 namespace {

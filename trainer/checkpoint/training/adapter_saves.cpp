@@ -9,6 +9,7 @@
 #include "trainer/checkpoint/state/merged_weights.h"
 #include "trainer/checkpoint/training/lora_config.h"
 #include "trainer/config/sections/adapter_config.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::checkpoint {
 namespace {

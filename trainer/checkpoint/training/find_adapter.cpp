@@ -21,6 +21,7 @@
 #include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/config/sections/adapter_config.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -18,6 +18,7 @@
 #include "trainer/config/logged_scalars.h"
 #include "trainer/parallel_layers/fully_sharded.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::checkpoint {
 namespace {

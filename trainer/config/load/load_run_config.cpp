@@ -19,6 +19,7 @@
 #include "trainer/config/model_properties.h"
 #include "trainer/config/load/resolved_yaml.h"
 #include "trainer/config/sections/sections.h"
+#include "sim/config/load_software.h"
 
 namespace trellis::trainer {
 namespace {

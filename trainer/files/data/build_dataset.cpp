@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "trainer/files/data/megatron/indexed_dataset_builder.h"
 #include "trainer/files/data/tokenizers/unicode.h"
+#include "trainer/files/data/tokenizers/make_tokenizer.h"
 
 namespace trellis::trainer {
 namespace {

@@ -5,6 +5,7 @@
 #include "base/escape.h"
 #include "trainer/files/data/build_dataset.h"
 #include "trainer/files/data/megatron/indexed_dataset.h"
+#include "trainer/files/data/tokenizers/make_tokenizer.h"
 
 namespace trellis::trainer {
 namespace {

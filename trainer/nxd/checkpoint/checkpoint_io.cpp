@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/nxd/checkpoint/legacy_checkpoints.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::trainer {
 namespace {

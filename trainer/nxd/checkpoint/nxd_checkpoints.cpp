@@ -15,6 +15,7 @@
 #include "trainer/checkpoint/training/user_content.h"
 #include "trainer/nxd/lora_checkpoints.h"
 #include "trainer/nxd/rank_files.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::trainer {
 namespace {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "trainer/files/checkpoint/containers/dcp_metadata.h"
 #include "trainer/files/checkpoint/containers/torch_file.h"
 #include "trainer/files/checkpoint/containers/value.h"
 #include "trainer/files/checkpoint/storage/storage.h"
@@ -18,39 +19,6 @@
 /// everything lies, and data files `__{rank}_{n}.distcp`, which are concatenations of torch.save
 /// files, one per chunk of a tensor or per object.
 namespace trellis::checkpoint {
-
-/// Bytes of one entry in a data file.
-struct DcpPlace {
-  std::string file;  ///< relative to the folder
-  std::int64_t offset = 0;
-  std::int64_t length = 0;
-  friend bool operator==(const DcpPlace&, const DcpPlace&) = default;
-};
-
-/// A box of a tensor that is stored in one piece.
-struct DcpChunk {
-  std::vector<std::int64_t> offsets;  ///< per dimension, elements
-  std::vector<std::int64_t> sizes;
-  DcpPlace place = {};
-  friend bool operator==(const DcpChunk&, const DcpChunk&) = default;
-};
-
-struct DcpTensor {
-  TensorMeta meta;  ///< of the whole tensor
-  std::vector<DcpChunk> chunks;
-  friend bool operator==(const DcpTensor&, const DcpTensor&) = default;
-};
-
-/// What `.metadata` says.
-struct DcpMetadata {
-  std::map<std::string, DcpTensor> tensors;
-  std::map<std::string, DcpPlace> objects;  ///< torch.save'd values that are no tensors
-  /// How a flattened state dict was nested: flat key → tuple of dict keys and list indices, as the
-  /// default planner writes it. None: not written.
-  Value planner_data;
-  /// Extra data of Megatron-core ("mcore_data"): None, or a dict of tensor key → dict.
-  Value mcore_data;
-};
 
 /// The key that an object has in a DCP folder of Megatron-core is `key/shard_…`; it is an ordinary
 /// name here.

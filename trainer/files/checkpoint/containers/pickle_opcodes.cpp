@@ -9,7 +9,7 @@
 #include "base/escape.h"
 #include "trainer/files/checkpoint/containers/pickle_classes.h"
 #include "trainer/files/checkpoint/containers/pickle_machine.h"
-#include "trainer/files/checkpoint/containers/value_key.h"
+#include "trainer/files/checkpoint/containers/value_parts.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/escape.h"
-#include "trainer/files/checkpoint/containers/value_key.h"
+#include "trainer/files/checkpoint/containers/value_parts.h"
 
 namespace trellis::checkpoint {
 namespace {

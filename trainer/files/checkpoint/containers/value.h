@@ -117,4 +117,4 @@ class Value {
 
 }  // namespace trellis::checkpoint
 
-#include "trainer/files/checkpoint/containers/value_parts.h"
+#include "trainer/files/checkpoint/containers/value_parts.h"  // pair: what a value holds are values

@@ -57,4 +57,8 @@ struct ValueObject {
   friend bool operator==(const ValueObject&, const ValueObject&) = default;
 };
 
+/// A text that two keys of a dict share exactly when they are equal. Throws ConfigError for what
+/// Python cannot hash, and for keys nested deeper than 100 or longer than 1 MB.
+[[nodiscard]] std::string key_text(const Value& key);
+
 }  // namespace trellis::checkpoint

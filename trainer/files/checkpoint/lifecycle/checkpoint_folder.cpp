@@ -9,7 +9,6 @@
 #include "trainer/files/checkpoint/formats/native/file_names.h"
 #include "trainer/files/checkpoint/formats/native/manifest.h"
 #include "trainer/files/checkpoint/lifecycle/checkpoint_name.h"
-#include "trainer/files/checkpoint/lifecycle/damaged.h"
 
 namespace trellis::checkpoint {
 
@@ -160,6 +159,14 @@ void CheckpointFolder::drop_states(const std::string& tag) {
 void CheckpointFolder::discard(const std::string& tag) {
   storage_->remove_directory(tag);
   storage_->remove_file(native::unfinished_marker(tag));
+}
+
+bool is_set_aside(const std::string& tag) {
+  const std::size_t at = tag.rfind(kDamagedSuffix);
+  if (at == std::string::npos) return false;
+  const std::string rest = tag.substr(at + std::string(kDamagedSuffix).size());
+  return rest.empty() ||
+         (rest.starts_with('-') && rest.find_first_not_of("0123456789", 1) == std::string::npos);
 }
 
 }  // namespace trellis::checkpoint

@@ -79,4 +79,9 @@ class CheckpointFolder {
   std::vector<Unreadable> unreadable_;
 };
 
+/// Ends the name of a checkpoint that was set aside.
+inline constexpr const char* kDamagedSuffix = ".damaged";
+/// Whether `tag` is one that was set aside.
+[[nodiscard]] bool is_set_aside(const std::string& tag);
+
 }  // namespace trellis::checkpoint

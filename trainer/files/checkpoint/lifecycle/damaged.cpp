@@ -8,19 +8,7 @@
 #include "trainer/files/checkpoint/formats/native/file_names.h"
 
 namespace trellis::checkpoint {
-namespace {
-
-constexpr const char* kDamagedSuffix = ".damaged";
-
-}  // namespace
-
-bool is_set_aside(const std::string& tag) {
-  const std::size_t at = tag.rfind(kDamagedSuffix);
-  if (at == std::string::npos) return false;
-  const std::string rest = tag.substr(at + std::string(kDamagedSuffix).size());
-  return rest.empty() ||
-         (rest.starts_with('-') && rest.find_first_not_of("0123456789", 1) == std::string::npos);
-}
+namespace {}  // namespace
 
 std::string first_damage(const Place& checkpoint) {
   native::Manifest manifest;

@@ -9,9 +9,6 @@
 /// What becomes of a checkpoint that is not what was saved.
 namespace trellis::checkpoint {
 
-/// Whether `tag` is one that was set aside.
-[[nodiscard]] bool is_set_aside(const std::string& tag);
-
 /// Reads every file of the checkpoint: what is wrong with it first; "": it is what was saved.
 /// Throws ConfigError when a file cannot be read, which says nothing about what is in it.
 [[nodiscard]] std::string first_damage(const Place& checkpoint);

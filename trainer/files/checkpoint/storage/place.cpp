@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/address.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -10,9 +10,4 @@
 using trellis_open_s3_storage_fn = void (*)(const std::string& address,
                                             std::shared_ptr<trellis::checkpoint::Storage>& storage);
 
-namespace trellis::checkpoint {
-
-/// Throws ConfigError that names the file and the offset when the range leaves the file.
-void check_range(const ReadableFile& file, std::int64_t offset, std::size_t length);
-
-}  // namespace trellis::checkpoint
+namespace trellis::checkpoint {}  // namespace trellis::checkpoint

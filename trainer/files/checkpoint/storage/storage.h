@@ -29,6 +29,9 @@ class ReadableFile {
   virtual void read(std::int64_t offset, std::span<std::byte> into) const = 0;
 };
 
+/// Throws ConfigError that names the file and the offset when the range leaves the file.
+void check_range(const ReadableFile& file, std::int64_t offset, std::size_t length);
+
 /// `length` bytes of `file` from `offset` on, as a separate file; its errors contain `name`.
 /// Throws ConfigError when the range leaves the file.
 [[nodiscard]] std::shared_ptr<const ReadableFile> file_range(
@@ -141,12 +144,5 @@ void check_relative_path(const std::string& path, const std::string& where);
 
 /// `folder` + '/' + `name`; "" is the root.
 [[nodiscard]] std::string join_path(const std::string& folder, const std::string& name);
-
-/// A local path, or s3://bucket/prefix?region=…&endpoint_override=host:port&scheme=http (Arrow's
-/// options; credentials come from where the AWS SDK takes them, never from the address).
-/// Requests to S3 are tried up to 10 times with exponentially growing pauses. The S3 library is
-/// loaded at the first s3:// address. A local root need not exist. Throws ConfigError for an
-/// address that cannot be understood.
-[[nodiscard]] std::shared_ptr<Storage> open_storage(const std::string& address);
 
 }  // namespace trellis::checkpoint

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/files/data/alignment/record_texts.h"
+#include "trainer/files/data/alignment/answered_text.h"
 #include "trainer/files/data/chat/chat_template.h"
 
 namespace trellis::trainer {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "trainer/files/data/tokenizers/make_tokenizer.h"
 
 namespace trellis::trainer {
 namespace {

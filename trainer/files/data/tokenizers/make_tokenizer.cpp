@@ -1,4 +1,4 @@
-#include "trainer/files/data/tokenizers/tokenizer.h"
+#include "trainer/files/data/tokenizers/make_tokenizer.h"
 
 #include "base/error.h"
 #include "trainer/files/data/tokenizers/byte_tokenizer.h"

@@ -1,4 +1,4 @@
-#include "sim/config/software_config.h"
+#include "sim/config/load_software.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -131,8 +131,6 @@ const std::vector<SoftwareStack>& software_stacks() {
   return known != read.end() ? known->second
                              : read.emplace(folder, read_stacks(folder)).first->second;
 }
-
-std::string stack_name(const std::string& software) { return split(software).stack; }
 
 SoftwareStack software_stack(const std::string& software) {
   if (software == kNoSoftware) return {};

@@ -1,4 +1,4 @@
-#include "device/aten/dispatch/relabel.h"
+#include "device/aten/dispatch/as_cpu_tensors.h"
 
 #include <algorithm>
 
@@ -7,6 +7,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include "device/aten/state/generator.h"
+#include "device/aten/state/cpu_generator.h"
 
 namespace trellis::device {
 namespace {

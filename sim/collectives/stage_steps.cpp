@@ -1,4 +1,4 @@
-#include "sim/collectives/stage.h"
+#include "sim/collectives/stage_steps.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "device/compiler/gemm/gemm.h"
+#include "device/compiler/gemm/lower_gemm.h"
 
 #include <algorithm>
 #include <array>
@@ -13,6 +13,7 @@
 #include "device/compiler/gemm/gemm_slices.h"
 #include "device/compiler/gemm/gemm_transpose.h"
 #include "sim/isa/features.h"
+#include "device/compiler/gemm/gemm_plan.h"
 
 namespace trellis::device {
 namespace {

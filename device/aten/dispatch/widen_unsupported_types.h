@@ -12,9 +12,6 @@
 
 namespace trellis::device {
 
-/// By name without overload, "aten::histc"; for all overloads, in place and into `out=` too.
-[[nodiscard]] std::span<const Widening> widenings_of(std::string_view op);
-
 /// Of the first argument whose type has one; nullptr: none. `stack` ends with the operator's
 /// arguments.
 [[nodiscard]] const Widening* widening_for(const OpInfo& info, const torch::jit::Stack& stack);
