@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
-#include <thread>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,7 @@
 #include "base/process/run_self.h"
 #include "traces/report/text_table.h"
 #include "traces/report/validity.h"
+#include "base/process/parallel_for.h"
 
 namespace trellis::analysis {
 namespace {
@@ -101,11 +101,10 @@ std::vector<MemoryAnswer> answer_memory_rows(
   std::vector<MemoryAnswer> answers(rows.size());
   std::vector<std::vector<std::string>> children;
   for (const MemoryRow& row : rows) children.push_back(arguments(row));
-  run_selves(children, std::max(1U, std::thread::hardware_concurrency()),
-             [&](std::size_t child, const ChildResult& result) {
-               answers[child] = answer_of(result);
-               done(rows[child], answers[child]);
-             });
+  run_selves(children, host_cores(), [&](std::size_t child, const ChildResult& result) {
+    answers[child] = answer_of(result);
+    done(rows[child], answers[child]);
+  });
   return answers;
 }
 

@@ -1,12 +1,10 @@
 #include "analysis/accuracy/training_run.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <mutex>
 #include <sstream>
-#include <thread>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -15,6 +13,7 @@
 #include "base/content_hash.h"
 #include "base/error.h"
 #include "base/process/child_process.h"
+#include "base/process/parallel_for.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/step_place.h"
@@ -82,7 +81,7 @@ ContentHash key_of(const TrainingRun& run, const TrainingRequest& request,
 
 std::vector<std::string> command_of(const TrainingRun& run, const TrainingRequest& request,
                                     const fs::path& folder) {
-  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  const auto cores = static_cast<unsigned>(host_cores());
   std::vector<std::string> command = {"simulate", run.config.string()};
   command.insert(command.end(), run.overrides.begin(), run.overrides.end());
   command.push_back("exp_manager.explicit_log_dir=" + (folder / "run").string());
@@ -248,26 +247,21 @@ std::vector<Prediction> predict(
     const std::vector<TrainingRun>& runs, const TrainingRequest& request,
     const std::function<void(const TrainingRun&, const Prediction&)>& done) {
   std::vector<Prediction> predictions(runs.size());
-  std::atomic<std::size_t> next = 0;
   std::mutex telling;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < runs.size(); i = next++) {
-      try {
-        predictions[i] = predict_one(runs[i], request);
-      } catch (const Error& error) {
-        predictions[i].exit_code = static_cast<int>(error.code());
-        predictions[i].error = error.what();
-      } catch (const std::exception& error) {
-        predictions[i].exit_code = static_cast<int>(ExitCode::kInternal);
-        predictions[i].error = error.what();
-      }
-      const std::lock_guard lock(telling);
-      done(runs[i], predictions[i]);
-    }
-  };
-  std::vector<std::jthread> workers;
-  for (int i = 0; i < std::max(1, request.jobs); ++i) workers.emplace_back(work);
-  workers.clear();  // joins them
+  parallel_for(runs.size(), static_cast<std::size_t>(std::max(1, request.jobs)),
+               [&](std::size_t i) {
+                 try {
+                   predictions[i] = predict_one(runs[i], request);
+                 } catch (const Error& error) {
+                   predictions[i].exit_code = static_cast<int>(error.code());
+                   predictions[i].error = error.what();
+                 } catch (const std::exception& error) {
+                   predictions[i].exit_code = static_cast<int>(ExitCode::kInternal);
+                   predictions[i].error = error.what();
+                 }
+                 const std::lock_guard lock(telling);
+                 done(runs[i], predictions[i]);
+               });
   return predictions;
 }
 

@@ -7,13 +7,14 @@
 #include "sim/collectives/selection.h"
 #include "sim/config/system_config.h"
 #include "sim/sim.h"
+#include "sim/config/default_instance.h"
 
 namespace trellis::analysis {
 
 /// What `trellis collectives` is asked for. Size, count and rank rules are those of nccom-test.
 struct CollectiveSweep {
   std::string op;  ///< "all_reduce" or nccom-test's "allr"
-  std::string instance = "trn2.48xlarge";
+  std::string instance = sim::kProgramInstance;
   sim::LoadOptions load;
   std::optional<int> ranks = {};
   std::vector<int> cores;  ///< instead of ranks

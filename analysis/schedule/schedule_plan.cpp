@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "trainer/config/load/run_plan.h"
 #include "trainer/config/parameter_count.h"
+#include "traces/report/step_view.h"
 
 namespace trellis::analysis {
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,6 +17,7 @@
 #include "traces/report/step_view.h"
 #include "traces/report/text_table.h"
 #include "base/number_text.h"
+#include "base/process/parallel_for.h"
 
 namespace trellis::analysis {
 namespace {
@@ -227,8 +227,7 @@ SimulatedStep read_simulation(const std::string& text) {
 
 SweepResult run_sweep(const SweepRequest& request, const RunOptions& options) {
   SweepResult result{open_space(request), request.top, options.shard, {}};
-  const std::size_t jobs = options.jobs > 0 ? static_cast<std::size_t>(options.jobs)
-                                            : std::max(1U, std::thread::hardware_concurrency());
+  const std::size_t jobs = options.jobs > 0 ? static_cast<std::size_t>(options.jobs) : host_cores();
   std::vector<SweepRow> all = judge(result.space, static_cast<int>(jobs));
   std::optional<SweepJournal> journal;
   if (options.out)

@@ -1,14 +1,10 @@
 #include "analysis/sweep/space.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
-#include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -19,6 +15,7 @@
 #include "base/error.h"
 #include "base/problem.h"
 #include "base/yaml/yaml.h"
+#include "base/process/parallel_for.h"
 #include "analysis/sweep/bounds.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
@@ -282,31 +279,15 @@ std::vector<SweepRow> judge(const SweepSpace& space, int threads) {
   const trainer::RunConfigFile file(space.request.config);
   const RecomputeModes modes(space, file);
   const std::vector<std::size_t> borders = borders_of_layouts(space.candidates);
-  std::atomic<std::size_t> next{0};
-  std::exception_ptr failure;
-  std::mutex failing;
   Activity activity("judging " + std::to_string(space.candidates.size()) +
                     " layouts by rules and bounds");
-  const auto work = [&] {
-    try {
-      for (std::size_t i = next++; i + 1 < borders.size(); i = next++) {
-        activity.count(static_cast<std::int64_t>(borders[i]),
-                       static_cast<std::int64_t>(space.candidates.size()));
-        judge_layout(space, file, modes, *machines.at(space.candidates[borders[i]].nodes), rows,
-                     borders[i], borders[i + 1]);
-      }
-    } catch (...) {
-      const std::lock_guard lock(failing);
-      failure = std::current_exception();
-      next = borders.size();
-    }
-  };
-  std::vector<std::thread> pool;
-  const unsigned count = threads > 0 ? static_cast<unsigned>(threads)
-                                     : std::max(1U, std::thread::hardware_concurrency());
-  for (unsigned i = 0; i < count; ++i) pool.emplace_back(work);
-  for (std::thread& thread : pool) thread.join();
-  if (failure) std::rethrow_exception(failure);
+  parallel_for(borders.size() - 1, threads > 0 ? static_cast<std::size_t>(threads) : host_cores(),
+               [&](std::size_t i) {
+                 activity.count(static_cast<std::int64_t>(borders[i]),
+                                static_cast<std::int64_t>(space.candidates.size()));
+                 judge_layout(space, file, modes, *machines.at(space.candidates[borders[i]].nodes),
+                              rows, borders[i], borders[i + 1]);
+               });
   return rows;
 }
 

@@ -1,17 +1,14 @@
 #include "base/process/run_self.h"
 
-#include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <mutex>
-#include <thread>
 
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/process/child_process.h"
+#include "base/process/parallel_for.h"
 
 namespace trellis {
 namespace {
@@ -59,32 +56,17 @@ std::string run_self(const std::vector<std::string>& arguments) {
 
 void run_selves(const std::vector<std::vector<std::string>>& children, std::size_t at_once,
                 const std::function<void(std::size_t child, const ChildResult& result)>& done) {
-  std::atomic<std::size_t> next{0};
-  std::mutex mutex;  // guards `failure` and calls of `done`
-  std::exception_ptr failure;
-  const auto work = [&] {
-    for (std::size_t child = next++; child < children.size(); child = next++) {
-      try {
-        const File out = temporary_file(children[child].front()),
-                   err = temporary_file(children[child].front());
-        ChildResult result;
-        result.exit_code = run_child(children[child], out.get(), ::fileno(err.get()));
-        result.out = text_of(out.get());
-        result.err = text_of(err.get());
-        const std::lock_guard lock(mutex);
-        done(child, result);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
-        next = children.size();
-      }
-    }
-  };
-  std::vector<std::thread> threads;
-  for (std::size_t i = 1; i < std::min(at_once, children.size()); ++i) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
-  if (failure) std::rethrow_exception(failure);
+  std::mutex mutex;  // guards calls of `done`
+  parallel_for(children.size(), at_once, [&](std::size_t child) {
+    const File out = temporary_file(children[child].front()),
+               err = temporary_file(children[child].front());
+    ChildResult result;
+    result.exit_code = run_child(children[child], out.get(), ::fileno(err.get()));
+    result.out = text_of(out.get());
+    result.err = text_of(err.get());
+    const std::lock_guard lock(mutex);
+    done(child, result);
+  });
 }
 
 }  // namespace trellis

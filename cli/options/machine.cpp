@@ -4,6 +4,7 @@
 #include "sim/config/system_config.h"
 #include "trainer/config/load/load_run_config.h"
 #include "sim/config/load_system.h"
+#include "sim/config/default_instance.h"
 
 namespace trellis::cli {
 
@@ -11,7 +12,7 @@ Machine machine_of(const trainer::RunConfig& config, const Machine& asked) {
   Machine machine{asked.instance, asked.nodes > 0 ? asked.nodes : config.trainer.num_nodes};
   if (!machine.instance.empty()) return machine;
   if (config.machine.instance.empty()) {
-    machine.instance = trainer::kDefaultInstance;
+    machine.instance = sim::kTrainingInstance;
     return machine;
   }
   machine.instance = config.machine.instance;

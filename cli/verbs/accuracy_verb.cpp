@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
-#include <thread>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -21,6 +20,7 @@
 #include "cli/options/number_range.h"
 #include "cli/output/output_files.h"
 #include "cli/verbs/verbs.h"
+#include "base/process/parallel_for.h"
 
 namespace trellis::cli {
 
@@ -55,9 +55,7 @@ int run_training(const AccuracyOptions& options) {
   analysis::TrainingRequest request;
   request.program = std::filesystem::canonical("/proc/self/exe");
   request.results = std::filesystem::absolute(options.results);
-  request.jobs = options.jobs > 0
-                     ? options.jobs
-                     : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  request.jobs = options.jobs > 0 ? options.jobs : static_cast<int>(host_cores());
   request.hardware = options.overrides;
   request.calibrated = !options.published_only;
   std::size_t finished = 0;

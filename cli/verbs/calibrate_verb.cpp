@@ -1,7 +1,6 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
-#include <thread>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,7 @@
 #include "cli/options/number_range.h"
 #include "cli/output/output_files.h"
 #include "cli/verbs/verbs.h"
+#include "base/process/parallel_for.h"
 
 namespace trellis::cli {
 namespace {
@@ -31,9 +31,7 @@ void run_calibrate(const CalibrateOptions& options) {
   analysis::TrainingRequest request;
   request.program = std::filesystem::canonical("/proc/self/exe");
   request.results = std::filesystem::absolute(options.results);
-  request.jobs = options.jobs > 0
-                     ? options.jobs
-                     : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  request.jobs = options.jobs > 0 ? options.jobs : static_cast<int>(host_cores());
   std::size_t finished = 0;
   Activity activity("simulating measured steps");
   auto predictions = analysis::predict(

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
-#include <thread>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -24,6 +23,7 @@
 #include "trainer/config/machine.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/load/load_run_config.h"
+#include "base/process/parallel_for.h"
 
 namespace trellis::cli {
 namespace {
@@ -84,8 +84,7 @@ analysis::Explanation explain(const ExplainOptions& options) {
   explanation.validity = analysis::judge_validity(analysis::read_validated_record(), place);
   explanation.neighbours = analysis::nearest_rows(place, options.rows);
   explanation.parts = analysis::part_accuracies(analysis::generation_of(step.instance));
-  const std::size_t jobs = options.jobs > 0 ? static_cast<std::size_t>(options.jobs)
-                                            : std::max(1U, std::thread::hardware_concurrency());
+  const std::size_t jobs = options.jobs > 0 ? static_cast<std::size_t>(options.jobs) : host_cores();
   explanation.sensitivity = analysis::measure_sensitivity(
       step, constants_of(options, config), jobs,
       std::filesystem::temp_directory_path() / fmt::format("trellis_explain_{}", ::getpid()));

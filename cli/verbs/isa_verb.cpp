@@ -15,6 +15,7 @@
 #include "cli/verbs/verbs.h"
 #include "sim/profile/import.h"
 #include "traces/perfetto_writer.h"
+#include "sim/config/default_instance.h"
 
 namespace trellis::cli {
 
@@ -53,7 +54,7 @@ int run_import(const IsaOptions& options) {
 int replay_program(const IsaOptions& options, const std::string& text) {
   OutputFiles files({{"--trace", options.trace}});
   const analysis::ProgramRun run = analysis::run_program(
-      text, options.file, options.instance.empty() ? "trn2.48xlarge" : options.instance,
+      text, options.file, options.instance.empty() ? sim::kProgramInstance : options.instance,
       options.overrides);
   write_trace(files, analysis::program_timeline(run));
   std::cout << (options.json ? analysis::program_json(run).dump(1) + "\n"

@@ -19,6 +19,7 @@
 #include "sim/config/system_config.h"
 #include "traces/perfetto_writer.h"
 #include "sim/config/load_system.h"
+#include "sim/config/default_instance.h"
 
 namespace trellis::cli {
 
@@ -26,7 +27,7 @@ namespace {
 
 struct KernelOptions {
   device::KernelRequest request;
-  std::string instance = "trn2.48xlarge", trace;
+  std::string instance = sim::kProgramInstance, trace;
   std::vector<std::string> overrides;
   bool list = false, json = false;
 };

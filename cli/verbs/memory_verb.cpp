@@ -3,7 +3,6 @@
 #include <iostream>
 #include <memory>
 #include <set>
-#include <thread>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -21,6 +20,7 @@
 #include "trainer/requests/memory_request.h"
 #include "traces/report/memory_plan.h"
 #include "base/number_text.h"
+#include "base/process/parallel_for.h"
 
 namespace trellis::cli {
 namespace {
@@ -87,9 +87,7 @@ class ChangeSearch {
         rows_, [](const Row& row) { return fits(row.result, "status") && !row.more_hardware; });
   }
 
-  [[nodiscard]] static std::size_t at_once() {
-    return std::max(1U, std::thread::hardware_concurrency());
-  }
+  [[nodiscard]] static std::size_t at_once() { return host_cores(); }
 
   void combine(const std::vector<std::vector<analysis::MemoryChange>>& layouts) {
     constexpr std::size_t kMostLayouts = 16, kMostVariants = 6;
@@ -171,10 +169,9 @@ class ChangeSearch {
         row.update({{"status", "illegal"}, {"reason", why}});
         keep(change, std::move(row));
       } else if (change.lower_bound > static_cast<double>(change.capacity)) {
-        row.update(
-            {{"status", "too_large"},
-             {"reason", "weights, gradients and optimizer states take at least " +
-                            human_bytes(static_cast<std::int64_t>(change.lower_bound))}});
+        row.update({{"status", "too_large"},
+                    {"reason", "weights, gradients and optimizer states take at least " +
+                                   human_bytes(static_cast<std::int64_t>(change.lower_bound))}});
         keep(change, std::move(row));
       } else {
         runs.push_back(&change);

@@ -20,13 +20,14 @@
 #include "sim/config/system_config.h"
 #include "sim/sim.h"
 #include "sim/config/load_system.h"
+#include "sim/config/default_instance.h"
 
 /// Where recorded operations become graphs, programs and simulated time. Plain C++ (no LibTorch):
 /// device/aten feeds it.
 namespace trellis::device {
 
 struct SessionOptions {
-  std::string instance = "trn1.32xlarge";
+  std::string instance = sim::kTrainingInstance;
   int nodes = 1;
   int logical_core_size = 0;  ///< physical cores per logical core; 0: the instance's own
   std::vector<std::string> hardware = {};   ///< sim::LoadOptions::overrides

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/number_text.h"
+#include "traces/report/step_view.h"
 
 namespace trellis::analysis {
 namespace {

@@ -277,12 +277,4 @@ ReportFile read_report_file(const std::filesystem::path& run) {
   return file;
 }
 
-const json& simulated_step(const json& report, const std::string& where) {
-  if (report.contains("simulated")) return report.at("simulated");
-  throw ConfigError(
-      where + ": nothing was simulated in this run (device " +
-      report.at("device").get<std::string>() +
-      "): expected a run of `trellis simulate`, or of `trellis train` with --device neuron");
-}
-
 }  // namespace trellis::analysis

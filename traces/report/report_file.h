@@ -33,9 +33,4 @@ struct ReportFile {
 /// `where` names it.
 void check_run_report(const nlohmann::json& report, const std::string& where);
 
-/// The device's step report inside. Throws ConfigError when nothing was simulated (a run with
-/// --device cpu).
-[[nodiscard]] const nlohmann::json& simulated_step(const nlohmann::json& report,
-                                                   const std::string& where);
-
 }  // namespace trellis::analysis

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "traces/report/step_view.h"
 
 namespace trellis::analysis {
 

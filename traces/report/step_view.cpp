@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "traces/report/step_parts.h"
 
 namespace trellis::analysis {
@@ -141,6 +142,14 @@ std::vector<CommunicationTime> communication(const json& step_report) {
     all.push_back({row.at("axis"), row.at("count"), row.at("transfer_ps"), row.at("exposed_ps")});
   }
   return all;
+}
+
+const nlohmann::json& simulated_step(const nlohmann::json& report, const std::string& where) {
+  if (report.contains("simulated")) return report.at("simulated");
+  throw ConfigError(
+      where + ": nothing was simulated in this run (device " +
+      report.at("device").get<std::string>() +
+      "): expected a run of `trellis simulate`, or of `trellis train` with --device neuron");
 }
 
 }  // namespace trellis::analysis

@@ -71,4 +71,10 @@ struct CommunicationTime {
 /// The part's title for people: "matmul_ps" → "matmul", "exposed_tp_ps" → "TP comm".
 [[nodiscard]] std::string part_title(const std::string& key);
 
+/// The device's step report in a run's report. Throws ConfigError when nothing was simulated (a run
+/// with
+/// --device cpu).
+[[nodiscard]] const nlohmann::json& simulated_step(const nlohmann::json& report,
+                                                   const std::string& where);
+
 }  // namespace trellis::analysis

@@ -303,7 +303,4 @@ struct KeyWithoutEffect {
   bool operator==(const KeyWithoutEffect&) const = default;
 };
 
-/// The machine of a run that names none.
-inline constexpr const char* kDefaultInstance = "trn1.32xlarge";
-
 }  // namespace trellis::trainer

@@ -117,10 +117,9 @@ class ResumeCheck {
   }
 
   [[nodiscard]] RunConfig load(const std::vector<std::string>& overrides) const {
-    RunConfig config = load_run_config(request_.config_file, overrides, request_.instance);
+    RunConfig config = load_run_config(request_.config_file, overrides, request_.instance,
+                                       {.steps = request_.steps, .without_progress = true});
     refuse_unsupported(config, /*simulate=*/false);
-    config.trainer.max_steps = request_.steps;
-    config.trainer.enable_progress_bar = false;
     CheckpointSection& section = config.exp_manager.checkpoints;
     section.create = section.resume_if_exists = false;
     return config;

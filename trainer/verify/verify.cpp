@@ -12,12 +12,13 @@
 
 #include "base/content_hash.h"
 #include "base/error.h"
-#include "trainer/verify/in_order.h"
+#include "base/process/parallel_for.h"
 #include "trainer/verify/seeded_bugs.h"
 #include "trainer/verify/tolerance.h"
 #include "trainer/verify/verify_journal.h"
 #include "trainer/config/load/load_run_config.h"
 #include "trainer/data/make_data_module.h"
+#include "sim/config/default_instance.h"
 
 namespace trellis::trainer {
 namespace {
@@ -102,10 +103,10 @@ class Verification {
       overrides.push_back("precision=null");
       overrides.push_back("precision.type=" + precision);
     }
-    RunConfig config = load_run_config(request_.config_file, overrides);
+    RunConfig config = load_run_config(request_.config_file, overrides, sim::kTrainingInstance,
+                                       {.steps = request_.steps});
     refuse_unsupported(config, /*simulate=*/true);  // checkpoints play no part here either
     refuse_shuffled_statistics(config);
-    config.trainer.max_steps = request_.steps;
     if (!machine_.hardware.empty()) config.hardware = machine_.hardware;
     config.trainer.limit_val_batches = BatchCount{.count = 0, .fraction = {}};
     config.trainer.num_sanity_val_steps = 0;
@@ -260,8 +261,9 @@ class Verification {
   /// What layouts compute depends on no other layout: as many as the machine takes are under way.
   void run_side_by_side(const std::vector<LayoutResult*>& all, Progress& progress,
                         const std::function<void(LayoutResult&)>& run) {
-    run_in_order(
-        all.size(), machine_.layouts_at_once, [&](std::size_t i) { run(*all[i]); },
+    parallel_for(
+        all.size(), static_cast<std::size_t>(std::max(1, machine_.layouts_at_once)),
+        [&](std::size_t i) { run(*all[i]); },
         [&](std::size_t i) {
           journal_.add(*all[i]);
           progress.notify(*all[i], ++progress.done, progress.of);

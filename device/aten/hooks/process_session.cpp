@@ -16,12 +16,12 @@
 #include "sim/config/load_system.h"
 #include "sim/config/load_software.h"
 #include "device/aten/state/observer.h"
+#include "sim/config/default_instance.h"
 
 namespace trellis::device {
 namespace {
 
 constexpr const char* kSchema = "trellis.device_options/1";
-constexpr const char* kDefaultInstance = "trn2.48xlarge";
 
 /// Never destroyed at the end of the process: tensors, and with them recorders, are used up to
 /// then.
@@ -257,7 +257,7 @@ SessionOptions options_of_environment() {
   SessionOptions options;
   options.estimate_unknown = true;  // any program may come
   const char* const instance = variable("TRELLIS_INSTANCE");
-  options.instance = instance == nullptr ? kDefaultInstance : instance;
+  options.instance = instance == nullptr ? sim::kProgramInstance : instance;
   read_number("TRELLIS_NODES", options.nodes);
   read_number("NEURON_LOGICAL_NC_CONFIG", options.logical_core_size);
   read_switch("TRELLIS_SHAPE_ONLY", options.shape_only);

@@ -27,7 +27,8 @@ namespace trellis::trainer {
 namespace {
 
 RunConfig load(const MemoryRequest& request) {
-  RunConfig config = load_run_config(request.config_file, request.overrides, request.instance);
+  RunConfig config = load_run_config(request.config_file, request.overrides, request.instance,
+                                     {.steps = request.steps, .without_progress = true});
   refuse_unsupported(config, true);
   if (request.functionalization && !sim::software_stack(config.software).is_xla) {
     throw ConfigError(
@@ -35,8 +36,6 @@ RunConfig load(const MemoryRequest& request) {
         "configuration, got " +
         config.software);
   }
-  config.trainer.max_steps = request.steps;
-  config.trainer.enable_progress_bar = false;
   return config;
 }
 

@@ -19,10 +19,9 @@ namespace trellis::trainer {
 namespace {
 
 std::string operators_of(const PortabilityRequest& request) {
-  RunConfig config = load_run_config(request.config_file, request.overrides, request.instance);
+  RunConfig config = load_run_config(request.config_file, request.overrides, request.instance,
+                                     {.steps = 1, .without_progress = true});
   refuse_unsupported(config, true);
-  config.trainer.max_steps = 1;
-  config.trainer.enable_progress_bar = false;
   DeviceChoice choice{.device = "neuron",
                       .instance = request.instance,
                       .nodes = request.nodes,

@@ -285,14 +285,15 @@ class Run {
   }
 
   RunConfig load() const {
-    RunConfig config = load_run_config(request_.config_file, request_.overrides, request_.instance);
+    const RunChanges changes{.steps = request_.steps};
+    RunConfig config =
+        load_run_config(request_.config_file, request_.overrides, request_.instance, changes);
     if (const auto resumed = request_.resume ? resumed_run_directory(config) : std::nullopt) {
       std::vector<std::string> overrides = request_.overrides;
       overrides.push_back("exp_manager.explicit_log_dir=" + resumed->string());
-      config = load_run_config(request_.config_file, overrides, request_.instance);
+      config = load_run_config(request_.config_file, overrides, request_.instance, changes);
     }
     refuse_unsupported(config, request_.shape_only);
-    if (request_.steps > 0) config.trainer.max_steps = request_.steps;
     if (!request_.routing.empty()) set_routing(config);
     return config;
   }

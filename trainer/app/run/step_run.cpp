@@ -38,10 +38,9 @@ class Runner : public StepRunner {
   RunConfig load(const RunRequest& request) {
     if (!file_ || file_name_ != request.config_file) file_.emplace(request.config_file);
     file_name_ = request.config_file;
-    RunConfig config = file_->load(request.overrides, request.instance);
+    RunConfig config =
+        file_->load(request.overrides, request.instance, {.steps = 1, .without_progress = true});
     refuse_unsupported(config, true);
-    config.trainer.max_steps = 1;
-    config.trainer.enable_progress_bar = false;
     return config;
   }
 

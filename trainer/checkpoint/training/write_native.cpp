@@ -1,17 +1,15 @@
 #include "trainer/checkpoint/training/write_native.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <mutex>
 #include <optional>
 #include <set>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/process/parallel_for.h"
 #include "trainer/checkpoint/layout/layout_jobs.h"
 #include "trainer/files/checkpoint/conversion/model_check.h"
 #include "trainer/files/checkpoint/conversion/native_writer.h"
@@ -49,30 +47,6 @@ PlannedFile planned(const native::FileJob& job) {
   for (std::size_t i = 0; i < job.tensors.size(); ++i)
     file.tensors.push_back(planned(job.tensors[i], job.parts[i]));
   return file;
-}
-
-/// Calls `visit(rank)` for each rank, on some threads; the first error is thrown.
-void for_each_rank(int ranks, int threads, const std::function<void(int)>& visit) {
-  std::atomic<int> next = 0;
-  std::mutex mutex;
-  std::exception_ptr error;
-  const auto work = [&] {
-    for (int rank = next++; rank < ranks; rank = next++) {
-      try {
-        visit(rank);
-      } catch (...) {
-        const std::scoped_lock lock(mutex);
-        if (!error) error = std::current_exception();
-        next = ranks;
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> workers;
-    for (int i = 1; i < std::min(threads, ranks); ++i) workers.emplace_back(work);
-    work();
-  }
-  if (error) std::rethrow_exception(error);
 }
 
 struct Head {
@@ -207,7 +181,9 @@ std::int64_t write_files(TensorSource& source, TensorSource& tensors, const Plac
   NativeWriter writer(tensors, place);
   Head head = head_of(source, place, config);
   RankWriter ranks(writer, place, config, head, options);
-  for_each_rank(config.world_size(), options.threads, [&](int rank) { ranks.check(rank); });
+  const auto world = static_cast<std::size_t>(config.world_size());
+  const auto threads = static_cast<std::size_t>(std::max(1, options.threads));
+  parallel_for(world, threads, [&](std::size_t rank) { ranks.check(static_cast<int>(rank)); });
   Problems all;
   for (const std::string& problem : ranks.problems()) all.add(source.address(), problem);
   all.throw_if_any();
@@ -217,7 +193,8 @@ std::int64_t write_files(TensorSource& source, TensorSource& tensors, const Plac
   if (!options.weights_only) say_if_step_is_unknown(source);
   writer.begin();
   ByteProgress done(ranks.bytes(), progress);
-  for_each_rank(config.world_size(), options.threads, [&](int rank) {
+  parallel_for(world, threads, [&](std::size_t place) {
+    const auto rank = static_cast<int>(place);
     for (const native::FileJob& job : ranks.jobs_of(rank)) {
       ranks.write(job);
       done.add(static_cast<std::size_t>(job.bytes()));

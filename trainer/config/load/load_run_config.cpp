@@ -20,6 +20,7 @@
 #include "trainer/config/load/resolved_yaml.h"
 #include "trainer/config/sections/sections.h"
 #include "sim/config/load_software.h"
+#include "sim/config/default_instance.h"
 
 namespace trellis::trainer {
 namespace {
@@ -168,6 +169,15 @@ RunCheck check_document(const YamlDocument& document, const std::string& file,
   return check;
 }
 
+void apply(const RunChanges& changes, RunConfig& config) {
+  if (changes.without_progress) config.trainer.enable_progress_bar = false;
+  if (changes.steps == 0 || changes.steps == config.trainer.max_steps) return;
+  std::optional<SchedSection>& schedule = config.model.optim.sched;
+  if (schedule && !schedule->max_steps && config.trainer.max_steps > 0)
+    schedule->max_steps = config.trainer.max_steps;
+  config.trainer.max_steps = changes.steps;
+}
+
 RunConfig without_problems(RunCheck check) {
   std::string text;
   for (const std::string& problem : shown_problems(check.problems))
@@ -185,7 +195,7 @@ std::map<std::string, KeyRead> read_keys_of(const std::string& text) {
   Findings findings{document.problems()};
   findings.reads = &reads;
   SectionReaders readers = open_sections(SectionReader(document.root(), "", findings));
-  (void)read_sections(readers, {}, kDefaultInstance);
+  (void)read_sections(readers, {}, sim::kTrainingInstance);
   return reads;
 }
 
@@ -199,37 +209,40 @@ RunCheck RunConfigFile::check(const std::vector<std::string>& overrides,
 }
 
 RunConfig RunConfigFile::load(const std::vector<std::string>& overrides,
-                              const std::string& instance) const {
-  return without_problems(check(overrides, instance));
+                              const std::string& instance, const RunChanges& changes) const {
+  RunConfig config = without_problems(check(overrides, instance));
+  apply(changes, config);
+  return config;
 }
 
 RunCheck check_run_config(const std::string& file, const std::vector<std::string>& overrides,
-                          const std::string& instance) {
+                          const std::string& instance, const RunChanges& changes) {
   const auto open = [&](const std::vector<std::string>& all) {
     return YamlDocument::load(file, all);
   };
   const YamlDocument document = with_adapter_values(with_environment(overrides), open);
   RunCheck check = check_document(document, file, instance);
-  if (check.problems.empty())
-    check.config.resolved_yaml = to_resolved_yaml(check.config, document.root());
+  if (!check.problems.empty()) return check;
+  apply(changes, check.config);
+  check.config.resolved_yaml = to_resolved_yaml(check.config, document.root());
   return check;
 }
 
 RunCheck check_run_config_text(const std::string& text, const std::string& file) {
-  return check_document(YamlDocument::parse(text, file), file, kDefaultInstance);
+  return check_document(YamlDocument::parse(text, file), file, sim::kTrainingInstance);
 }
 
 RunCheck check_saved_run_config(const std::string& text, const std::string& file) {
   const YamlDocument document = YamlDocument::parse(text, file);
-  RunCheck check = check_document(document, file, kDefaultInstance);
+  RunCheck check = check_document(document, file, sim::kTrainingInstance);
   if (check.problems.empty())
     check.config.resolved_yaml = to_resolved_yaml(check.config, document.root());
   return check;
 }
 
 RunConfig load_run_config(const std::string& file, const std::vector<std::string>& overrides,
-                          const std::string& instance) {
-  return without_problems(check_run_config(file, overrides, instance));
+                          const std::string& instance, const RunChanges& changes) {
+  return without_problems(check_run_config(file, overrides, instance, changes));
 }
 
 void refuse_unsupported(const RunConfig& config, bool simulate) {

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "base/yaml/yaml.h"
 #include "trainer/config/run_config.h"
+#include "sim/config/default_instance.h"
 
 /// From a YAML to a validated run.
 namespace trellis::trainer {
@@ -20,17 +22,26 @@ struct RunCheck {
   std::vector<KeyWithoutEffect> without_effect;
 };
 
+/// What a verb runs otherwise than the file says. RunConfig::resolved_yaml has it.
+struct RunChanges {
+  std::int64_t steps = 0;  ///< trainer.max_steps; 0: the file's. A schedule without a length of
+                           ///< its own keeps the one that it has in the file
+  bool without_progress = false;  ///< trainer.enable_progress_bar off
+};
+
 /// Reads and validates an NxDT YAML in one pass. `overrides`: "key.path=value". As NxDT's launcher
 /// does, COMPILE=1 in the environment makes a dry run of 10 steps without outputs, and TRAIN_ITERS
 /// replaces trainer.max_steps. Throws ConfigError when the file is no YAML. `instance`: of whose
 /// nodes `trainer.devices: auto` takes every logical core.
 [[nodiscard]] RunCheck check_run_config(const std::string& file,
                                         const std::vector<std::string>& overrides,
-                                        const std::string& instance = kDefaultInstance);
+                                        const std::string& instance = sim::kTrainingInstance,
+                                        const RunChanges& changes = {});
 /// The same for a run: throws one ConfigError with every problem, logs the warnings.
 [[nodiscard]] RunConfig load_run_config(const std::string& file,
                                         const std::vector<std::string>& overrides,
-                                        const std::string& instance = kDefaultInstance);
+                                        const std::string& instance = sim::kTrainingInstance,
+                                        const RunChanges& changes = {});
 /// Throws a ConfigError that lists the features which this version validates but does not
 /// support. `simulate`: only those that change a step.
 void refuse_unsupported(const RunConfig& config, bool simulate);
@@ -42,10 +53,10 @@ class RunConfigFile {
   /// What check_run_config gives, but without config.resolved_yaml, which takes as long as all the
   /// rest.
   [[nodiscard]] RunCheck check(const std::vector<std::string>& overrides,
-                               const std::string& instance = kDefaultInstance) const;
+                               const std::string& instance = sim::kTrainingInstance) const;
   /// The configuration of such a check. Throws ConfigError as load_run_config().
   [[nodiscard]] RunConfig load(const std::vector<std::string>& overrides,
-                               const std::string& instance) const;
+                               const std::string& instance, const RunChanges& changes = {}) const;
 
  private:
   std::string file_;

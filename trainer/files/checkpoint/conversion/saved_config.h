@@ -5,6 +5,7 @@
 
 #include "trainer/files/checkpoint/formats/tensor_source.h"
 #include "trainer/config/run_config.h"
+#include "sim/config/default_instance.h"
 
 namespace trellis::checkpoint {
 
@@ -12,7 +13,7 @@ namespace trellis::checkpoint {
 /// was saved with. Throws ConfigError as load_run_config, and when the source has none.
 [[nodiscard]] trainer::RunConfig config_of(const TensorSource& source, const std::string& file,
                                            const std::vector<std::string>& overrides,
-                                           const std::string& instance = trainer::kDefaultInstance);
+                                           const std::string& instance = sim::kTrainingInstance);
 
 /// Whether a training of this program saved it, so that config_of() needs no file.
 [[nodiscard]] bool has_configuration(const TensorSource& source);

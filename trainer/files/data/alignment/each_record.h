@@ -1,13 +1,9 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <exception>
-#include <mutex>
-#include <thread>
-#include <utility>
-#include <vector>
+
+#include "base/process/parallel_for.h"
 
 namespace trellis::trainer {
 
@@ -16,28 +12,11 @@ namespace trellis::trainer {
 template <typename Body>
 void for_each_record(std::int64_t first, std::int64_t end, unsigned workers, const Body& body) {
   constexpr std::int64_t kBlock = 64;
-  std::atomic<std::int64_t> next = first;
-  std::mutex mutex;
-  std::pair<std::int64_t, std::exception_ptr> first_error{end, nullptr};
-  const auto work = [&] {
-    for (std::int64_t begin = next.fetch_add(kBlock); begin < end; begin = next.fetch_add(kBlock)) {
-      for (std::int64_t i = begin; i < std::min(begin + kBlock, end); ++i) {
-        try {
-          body(i);
-        } catch (...) {
-          const std::lock_guard lock(mutex);
-          if (i < first_error.first) first_error = {i, std::current_exception()};
-          next = end;
-          return;
-        }
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    for (unsigned i = 0; i < workers; ++i) threads.emplace_back(work);
-  }
-  if (first_error.second) std::rethrow_exception(first_error.second);
+  const std::int64_t blocks = (std::max(first, end) - first + kBlock - 1) / kBlock;
+  parallel_for(static_cast<std::size_t>(blocks), workers, [&](std::size_t block) {
+    const std::int64_t begin = first + static_cast<std::int64_t>(block) * kBlock;
+    for (std::int64_t i = begin; i < std::min(begin + kBlock, end); ++i) body(i);
+  });
 }
 
 }  // namespace trellis::trainer

@@ -7,9 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "trainer/verify/in_order.h"
+#include "base/process/parallel_for.h"
 
-namespace trellis::trainer {
+namespace trellis {
 namespace {
 
 std::vector<std::size_t> up_to(std::size_t count) {
@@ -18,11 +18,11 @@ std::vector<std::size_t> up_to(std::size_t count) {
   return all;
 }
 
-TEST(RunInOrder, NotifiesInOrderWhateverEndsFirst) {
-  for (const int workers : {1, 3, 8}) {
+TEST(ParallelFor, NotifiesInOrderWhateverEndsFirst) {
+  for (const std::size_t workers : {1, 3, 8}) {
     std::atomic<int> at_once{0}, most{0};
     std::vector<std::size_t> done;
-    run_in_order(
+    parallel_for(
         20, workers,
         [&](std::size_t i) {
           const int now = ++at_once;
@@ -33,14 +33,14 @@ TEST(RunInOrder, NotifiesInOrderWhateverEndsFirst) {
         },
         [&](std::size_t i) { done.push_back(i); });
     EXPECT_EQ(done, up_to(20)) << workers;
-    EXPECT_LE(most, workers);
+    EXPECT_LE(most, static_cast<int>(workers));
     EXPECT_EQ(most > 1, workers > 1);
   }
-  run_in_order(0, 2, [](std::size_t) { FAIL(); }, [](std::size_t) { FAIL(); });
+  parallel_for(0, 2, [](std::size_t) { FAIL(); }, [](std::size_t) { FAIL(); });
 }
 
-TEST(RunInOrder, ThrowsTheFirstErrorAndBeginsNoMore) {
-  for (const int workers : {1, 4}) {
+TEST(ParallelFor, ThrowsTheFirstErrorAndBeginsNoMore) {
+  for (const std::size_t workers : {1, 4}) {
     std::atomic<int> begun{0};
     std::vector<std::size_t> done;
     const auto run = [&](std::size_t i) {
@@ -49,15 +49,15 @@ TEST(RunInOrder, ThrowsTheFirstErrorAndBeginsNoMore) {
       if (i >= 5) throw std::runtime_error(std::to_string(i));
     };
     try {
-      run_in_order(1000, workers, run, [&](std::size_t i) { done.push_back(i); });
+      parallel_for(1000, workers, run, [&](std::size_t i) { done.push_back(i); });
       FAIL() << "no error";
     } catch (const std::runtime_error& error) {
       EXPECT_EQ(std::string(error.what()), "5") << workers;
     }
     EXPECT_EQ(done, up_to(5));
-    EXPECT_LT(begun, 5 + 2 * workers);
+    EXPECT_LT(begun, 5 + 2 * static_cast<int>(workers));
   }
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis

@@ -1,13 +1,15 @@
-#include "trainer/verify/in_order.h"
+#include "base/process/parallel_for.h"
 
+#include <algorithm>
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
 
-namespace trellis::trainer {
+namespace trellis {
 
-void run_in_order(std::size_t count, int workers, const std::function<void(std::size_t)>& run,
+void parallel_for(std::size_t count, std::size_t workers,
+                  const std::function<void(std::size_t)>& run,
                   const std::function<void(std::size_t)>& done) {
   std::mutex mutex;
   std::size_t next = 0, first_failed = count, reported = 0;
@@ -27,15 +29,18 @@ void run_in_order(std::size_t count, int workers, const std::function<void(std::
       lock.lock();
       if (failure && i < first_failed) first_failed = i, error = failure;
       ended[i] = !failure;
-      while (ended[reported]) done(reported++);
+      while (done && ended[reported]) done(reported++);
     }
   };
   {
     std::vector<std::jthread> others;
-    for (int worker = 1; worker < workers; ++worker) others.emplace_back(work);
+    for (std::size_t worker = 1; worker < std::min(workers, count); ++worker)
+      others.emplace_back(work);
     work();
   }
   if (error) std::rethrow_exception(error);
 }
 
-}  // namespace trellis::trainer
+std::size_t host_cores() { return std::max(1U, std::thread::hardware_concurrency()); }
+
+}  // namespace trellis
