@@ -10,19 +10,14 @@
 
 #include "base/content_hash.h"
 #include "base/files/mapped_file.h"
+#include "trainer/config/run_source.h"
 
 /// Finished runs of `trellis simulate`, so that the same question is answered without loading the
 /// trainer.
 namespace trellis::analysis {
 
 /// What a simulated run is made from.
-struct RunSources {
-  std::string config_file;
-  std::vector<std::string> overrides;
-  std::string instance = "trn1.32xlarge";
-  int nodes = 1;
-  std::vector<std::string> hardware;  ///< --set
-  bool calibrated = true;
+struct RunSources : trainer::RunSource {
   std::vector<std::string> options;             ///< all others that decide what a run says
   std::vector<std::filesystem::path> files;     ///< whose content counts
   std::vector<std::filesystem::path> binaries;  ///< the program and what it loads

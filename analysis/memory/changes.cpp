@@ -86,9 +86,9 @@ Sizes sizes_of(const json& plan) {
 /// Makes changes of one run.
 class Changes {
  public:
-  Changes(const MemoryRun& run, const json& plan) : run_(run), sizes_(sizes_of(plan)) {
+  Changes(const trainer::RunSource& run, const json& plan) : run_(run), sizes_(sizes_of(plan)) {
     const trainer::RunCheck check =
-        trainer::check_run_config(run.config, run.overrides, run.instance);
+        trainer::check_run_config(run.config_file, run.overrides, run.instance);
     if (!check.problems.empty()) throw ConfigError(check.problems.front());
     config_ = check.config;
     machine_ = machine_of(run.instance, config_.trainer.lnc);
@@ -181,7 +181,7 @@ class Changes {
                    sizes_.other * recomputed / choice.micro_batch_divisor / choice.tp_factor;
   }
 
-  MemoryRun run_;
+  trainer::RunSource run_;
   Sizes sizes_;
   RunConfig config_;
   Machine machine_;
@@ -229,7 +229,7 @@ std::vector<Choice> savers(const RunConfig& config) {
 
 }  // namespace
 
-std::vector<MemoryChange> single_changes(const MemoryRun& run, const json& plan) {
+std::vector<MemoryChange> single_changes(const trainer::RunSource& run, const json& plan) {
   const Changes changes(run, plan);
   const RunConfig& config = changes.config();
   std::vector<MemoryChange> all;
@@ -252,7 +252,8 @@ std::vector<MemoryChange> single_changes(const MemoryRun& run, const json& plan)
   return all;
 }
 
-std::vector<std::vector<MemoryChange>> combined_changes(const MemoryRun& run, const json& plan) {
+std::vector<std::vector<MemoryChange>> combined_changes(const trainer::RunSource& run,
+                                                        const json& plan) {
   constexpr int kMostTp = 64, kMostPp = 16, kMostRanks = 64;
   const Changes changes(run, plan);
   const std::vector<Choice> ways = savers(changes.config());
@@ -283,10 +284,10 @@ std::vector<std::vector<MemoryChange>> combined_changes(const MemoryRun& run, co
   return all;
 }
 
-std::string why_illegal(const MemoryRun& run) {
+std::string why_illegal(const trainer::RunSource& run) {
   try {
     const trainer::RunCheck check =
-        trainer::check_run_config(run.config, run.overrides, run.instance);
+        trainer::check_run_config(run.config_file, run.overrides, run.instance);
     if (!check.problems.empty()) return check.problems.front();
     trainer::refuse_unsupported(check.config, true);
     trainer::check_fits_machine(check.config,

@@ -6,21 +6,15 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "trainer/config/run_source.h"
+
 /// Which changes of a configuration could make it fit: what is tried, in which order, and what
 /// needs no try. LibTorch-free.
 namespace trellis::analysis {
 
-/// A run as the command line names it.
-struct MemoryRun {
-  std::string config;
-  std::vector<std::string> overrides;
-  std::string instance;
-  int nodes = 1;
-};
-
 /// A run that differs from the one that was asked for.
 struct MemoryChange {
-  MemoryRun run;
+  trainer::RunSource run;
   std::string arguments;  ///< what differs, as one types it
   int cost = 0;  ///< how much changes: settings that cost no time first, then recomputation, other
                  ///< layouts, more hardware
@@ -34,13 +28,13 @@ struct MemoryChange {
 /// One setting changed: ZeRO-1, sequence parallelism, recomputation, half the micro-batch, TP × 2,
 /// PP × 2, twice the nodes, each instance whose cores have more memory. Cheapest first. `plan`: the
 /// run's trellis.memory_plan/1. Throws ConfigError when the configuration is no legal one.
-[[nodiscard]] std::vector<MemoryChange> single_changes(const MemoryRun& run,
+[[nodiscard]] std::vector<MemoryChange> single_changes(const trainer::RunSource& run,
                                                        const nlohmann::json& plan);
 /// Several settings changed: the variants of each layout (factors of TP, PP and ranks) that may fit
 /// as far as one can guess, cheapest first; layouts by what they cost themselves.
-[[nodiscard]] std::vector<std::vector<MemoryChange>> combined_changes(const MemoryRun& run,
+[[nodiscard]] std::vector<std::vector<MemoryChange>> combined_changes(const trainer::RunSource& run,
                                                                       const nlohmann::json& plan);
 /// Why the rules of `trellis validate`, or the machine, forbid the run; "": legal.
-[[nodiscard]] std::string why_illegal(const MemoryRun& run);
+[[nodiscard]] std::string why_illegal(const trainer::RunSource& run);
 
 }  // namespace trellis::analysis

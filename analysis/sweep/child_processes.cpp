@@ -150,7 +150,7 @@ void ChildProcesses::start(std::size_t key, const StepQuestion& question) {
   std::filesystem::create_directories(folder);
   Process& process = idle_process();
   const std::string line =
-      nlohmann::json{{"config", question.config},           {"overrides", question.overrides},
+      nlohmann::json{{"config", question.config_file},      {"overrides", question.overrides},
                      {"instance", question.instance},       {"nodes", question.nodes},
                      {"hardware", question.hardware},       {"whole", question.whole},
                      {"out", (folder / "stdout").string()}, {"err", (folder / "stderr").string()}}

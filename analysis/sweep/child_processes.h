@@ -10,17 +10,13 @@
 #include <vector>
 
 #include "base/files/file_lock.h"
+#include "trainer/config/run_source.h"
 
 namespace trellis::analysis {
 
 /// A step to simulate.
-struct StepQuestion {
-  std::string config;
-  std::vector<std::string> overrides;
-  std::string instance;
-  int nodes = 1;
-  std::vector<std::string> hardware = {};  ///< `simulate --set`
-  bool whole = true;                       ///< false: of the report only the key "simulated"
+struct StepQuestion : trainer::RunSource {
+  bool whole = true;  ///< false: of the report only the key "simulated"
 };
 
 /// Steps simulated by this program's processes (`trellis answer`), several at a time. One that has

@@ -57,11 +57,11 @@ std::optional<Estimator::Question> Estimator::next_question() {
   if (asked_ == 2 * profiles_.size()) return std::nullopt;
   const Profile& profile = profiles_[asked_ / 2];
   Question question{asked_,
-                    {.config = space_.request.config,
-                     .overrides = overrides(profile, kProfileMicroBatches[asked_ % 2]),
-                     .instance = space_.request.instance,
-                     .nodes = profile.layout.nodes,
-                     .whole = false}};
+                    {{.config_file = space_.request.config,
+                      .overrides = overrides(profile, kProfileMicroBatches[asked_ % 2]),
+                      .instance = space_.request.instance,
+                      .nodes = profile.layout.nodes},
+                     /*whole=*/false}};
   ++asked_;
   return question;
 }

@@ -133,10 +133,10 @@ class Simulation {
 
   void start(const SweepRow& row) {
     children_.start(static_cast<std::size_t>(&row - rows_.data()),
-                    {.config = space_.request.config,
-                     .overrides = space_.overrides(row.candidate),
-                     .instance = space_.request.instance,
-                     .nodes = row.candidate.nodes});
+                    {{.config_file = space_.request.config,
+                      .overrides = space_.overrides(row.candidate),
+                      .instance = space_.request.instance,
+                      .nodes = row.candidate.nodes}});
   }
 
   void finish(const ChildProcesses::Result& result, Queue& queue) {

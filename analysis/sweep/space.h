@@ -8,6 +8,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "analysis/sweep/row.h"
+#include "sim/config/default_instance.h"
 
 namespace trellis::analysis {
 
@@ -16,7 +17,7 @@ namespace trellis::analysis {
 struct SweepRequest {
   std::string config;
   std::vector<std::string> overrides;
-  std::string instance = "trn1.32xlarge";
+  std::string instance = sim::kTrainingInstance;
   std::vector<int> nodes;              ///< each of them; empty: `chips`
   int chips = 0;                       ///< instead of nodes: a part of one instance, or whole ones
   std::int64_t global_batch_size = 0;  ///< 0: the configuration's

@@ -24,4 +24,9 @@ void* library_symbol(const std::string& file, const std::string& name) {
   return symbol;
 }
 
+const trainer::TrainerLibrary& trainer_library() {
+  return *reinterpret_cast<trellis_trainer_library_fn>(
+      library_symbol("libtrellis_trainer.so", "trellis_trainer_library"))();
+}
+
 }  // namespace trellis::cli

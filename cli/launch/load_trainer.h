@@ -1,8 +1,10 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "base/activity.h"
+#include "trainer/requests/trainer_library.h"
 
 namespace trellis::cli {
 
@@ -11,12 +13,15 @@ namespace trellis::cli {
 /// ConfigError when the library is not there or of another version.
 [[nodiscard]] void* library_symbol(const std::string& file, const std::string& name);
 
-/// Calls a function of the trainer's library, which says itself what it is doing.
-template <typename Function, typename... Arguments>
-auto call_trainer(const std::string& name, Arguments... arguments) {
-  const auto function = reinterpret_cast<Function>(library_symbol("libtrellis_trainer.so", name));
+/// The trainer's library. Throws as library_symbol.
+[[nodiscard]] const trainer::TrainerLibrary& trainer_library();
+
+/// `call` of the trainer's library, which says itself what it is doing.
+template <typename Call, typename... Arguments>
+auto call_trainer(Call trainer::TrainerLibrary::* call, Arguments&&... arguments) {
+  const auto function = trainer_library().*call;
   const Activity silent("");
-  return function(arguments...);
+  return function(std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace trellis::cli

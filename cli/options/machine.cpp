@@ -30,12 +30,11 @@ Machine machine_of(const std::string& config_file, const std::vector<std::string
   return machine_of(check.problems.empty() ? check.config : trainer::RunConfig{}, asked);
 }
 
-void choose_machine(const std::string& config_file, const std::vector<std::string>& overrides,
-                    std::string& instance, int& nodes) {
-  if (!instance.empty() && nodes > 0) return;
-  const Machine machine = machine_of(config_file, overrides, {instance, nodes});
-  instance = machine.instance;
-  nodes = machine.nodes;
+void choose_machine(trainer::RunSource& run) {
+  if (!run.instance.empty() && run.nodes > 0) return;
+  const Machine machine = machine_of(run.config_file, run.overrides, {run.instance, run.nodes});
+  run.instance = machine.instance;
+  run.nodes = machine.nodes;
 }
 
 }  // namespace trellis::cli

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "trainer/config/run_config.h"
+#include "trainer/config/run_source.h"
 
 namespace trellis::cli {
 
@@ -20,8 +21,7 @@ struct Machine {
 /// The same of a file. One with mistakes gives the defaults: who keeps it lists them.
 [[nodiscard]] Machine machine_of(const std::string& config_file,
                                  const std::vector<std::string>& overrides, const Machine& asked);
-/// The same for a verb, in the places of its options.
-void choose_machine(const std::string& config_file, const std::vector<std::string>& overrides,
-                    std::string& instance, int& nodes);
+/// The same for a verb, in the places of its options: `run` has "" and 0 where none is given.
+void choose_machine(trainer::RunSource& run);
 
 }  // namespace trellis::cli

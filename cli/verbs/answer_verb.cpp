@@ -72,7 +72,7 @@ int answer_one(trainer::StepRunner& runner, const std::string& line) {
 /// Answers until its input ends. Each answer is one byte: the exit code.
 void answer_all() {
   const std::unique_ptr<trainer::StepRunner> runner(
-      call_trainer<trellis_trainer_step_runner_fn>("trellis_trainer_step_runner"));
+      call_trainer(&trainer::TrainerLibrary::step_runner));
   for (std::string line; std::getline(std::cin, line);) {
     const auto exit_code = static_cast<char>(answer_one(*runner, line));
     if (::write(STDOUT_FILENO, &exit_code, 1) != 1) return;  // no one waits for it

@@ -38,7 +38,7 @@ struct ConvertRequest {
 };
 
 int reshard(const ReshardRequest& request) {
-  return call_trainer<trellis_checkpoint_reshard_fn>("trellis_checkpoint_reshard", &request);
+  return call_trainer(&trainer::TrainerLibrary::reshard, request);
 }
 
 void add_target(CLI::App& verb, ReshardRequest& request) {

@@ -29,8 +29,7 @@ int verify(const trainer::ReshardRequest& request) {
 }  // namespace
 
 int import_checkpoint(const trainer::ReshardRequest& request, bool with_verify) {
-  const int code =
-      call_trainer<trellis_checkpoint_reshard_fn>("trellis_checkpoint_reshard", &request);
+  const int code = call_trainer(&trainer::TrainerLibrary::reshard, request);
   return code == 0 && with_verify ? verify(request) : code;
 }
 

@@ -17,7 +17,7 @@ std::unique_ptr<TensorSource> CheckpointReader::open(const std::string& address)
     return checkpoint::open_for_reading(address);
   is_used_ = true;
   trainer::NxdContentRequest request{.checkpoint = address, .config_file = config_file_};
-  exit_code_ = call_trainer<trellis_nxd_content_fn>("trellis_nxd_content", &request);
+  exit_code_ = call_trainer(&trainer::TrainerLibrary::nxd_content, request);
   if (exit_code_ != 0) return nullptr;
   checkpoint::NxdContent content{.format = request.format,
                                  .is_renamed = request.is_renamed,

@@ -114,8 +114,7 @@ void add_build(CLI::App& data, int& exit_code) {
     InterruptWatch watch;
     watch.owns([output = request->output] { return remove_partial_files(output); });
     if (form->format == "arrow") {
-      exit_code = call_trainer<trellis_data_build_fn>(
-          "trellis_data_build", static_cast<const BuildRequest*>(request.get()));
+      exit_code = call_trainer(&trainer::TrainerLibrary::build_data, *request);
       return;
     }
     const trainer::BuildResult result =
@@ -168,7 +167,7 @@ void add_inspect(CLI::App& data, int& exit_code) {
     if (prefix->ends_with(".yaml") || prefix->ends_with(".yml")) {
       request->config_file = *prefix;
       request->json = *json_output;
-      exit_code = call_trainer<trellis_data_inspect_fn>("trellis_data_inspect", request.get());
+      exit_code = call_trainer(&trainer::TrainerLibrary::inspect_data, *request);
       return;
     }
     // Without --tokenizer the ids stay ids: a guess would print nonsense.

@@ -20,6 +20,7 @@
 #include "sim/describe/storage_text.h"
 #include "sim/config/load_system.h"
 #include "sim/config/load_software.h"
+#include "sim/config/default_instance.h"
 
 namespace trellis::cli {
 namespace {
@@ -67,7 +68,7 @@ CLI::App* add_keys(CLI::App& describe) {
 }
 
 struct StorageOptions {
-  std::string name, instance = "trn1.32xlarge";
+  std::string name, instance = sim::kTrainingInstance;
   std::vector<std::string> overrides;
   int nodes = 1;
   bool json = false;

@@ -77,6 +77,7 @@ void add_evaluate(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand(
       "evaluate", "how good a model is on a file: loss and perplexity, exact match, ROUGE");
   auto request = std::make_shared<EvaluateRequest>();
+  request->instance.clear();
   add_options(*verb, *request);
   const AcceptedKeys accepted = add_accept_option(*verb);
   verb->footer(
@@ -99,8 +100,7 @@ void add_evaluate(CLI::App& app, int& exit_code) {
     request->answered = [&files](const std::string& text) {
       files.write("--answers", [&] { return text; });
     };
-    exit_code =
-        call_trainer<trellis_trainer_evaluate_fn>("trellis_trainer_evaluate", request.get());
+    exit_code = call_trainer(&trainer::TrainerLibrary::evaluate, *request);
     files.finish();
   });
 }

@@ -61,7 +61,7 @@ std::vector<analysis::UncertainConstant> constants_of(const ExplainOptions& opti
 
 /// The arguments that ask for this step, for a shell.
 analysis::ExplainedRun shell_words(const analysis::StepQuestion& step) {
-  analysis::ExplainedRun run{.config = shell_word(step.config)};
+  analysis::ExplainedRun run{.config = shell_word(step.config_file)};
   for (const std::string& each : step.overrides) run.config += " " + shell_word(each);
   run.machine = fmt::format(" --instance {} --nodes {}", shell_word(step.instance), step.nodes);
   for (const std::string& number : step.hardware) run.machine += " --set " + shell_word(number);
@@ -70,8 +70,7 @@ analysis::ExplainedRun shell_words(const analysis::StepQuestion& step) {
 
 analysis::Explanation explain(const ExplainOptions& options) {
   const analysis::StepQuestion& step = options.step;
-  const trainer::RunConfig config =
-      trainer::load_run_config(step.config, step.overrides, step.instance);
+  const trainer::RunConfig config = trainer::load_run_config(step);
   trainer::refuse_unsupported(config, true);
   analysis::Explanation explanation;
   explanation.run = shell_words(step);
@@ -92,10 +91,7 @@ analysis::Explanation explain(const ExplainOptions& options) {
 }
 
 void run(ExplainOptions& options) {
-  const Machine machine = machine_of(options.step.config, options.step.overrides,
-                                     {options.step.instance, options.step.nodes});
-  options.step.instance = machine.instance;
-  options.step.nodes = machine.nodes;
+  choose_machine(options.step);
   OutputFiles files({{"--svg", options.svg}, {"--html", options.html}});
   const analysis::Explanation explanation = explain(options);
   files.write("--svg", [&] { return analysis::tornado_svg(explanation); });
@@ -149,7 +145,8 @@ void add_explain(CLI::App& app, int& exit_code) {
       "explain", "why this prediction, how sure it is, and what to measure to be surer");
   auto options = std::make_shared<ExplainOptions>();
   options->step.nodes = 0;
-  verb->add_option("config", options->step.config, "NxDT YAML")->required();
+  options->step.instance.clear();
+  verb->add_option("config", options->step.config_file, "NxDT YAML")->required();
   verb->add_option("overrides", options->step.overrides, "key.path=value");
   verb->add_option(
       "--instance", options->step.instance,

@@ -28,20 +28,16 @@ namespace {
 using nlohmann::json;
 
 struct MemoryOptions {
-  analysis::MemoryRun run;
+  trainer::RunSource run;
   trainer::MemoryRequest request;
   bool changes = true, all = false, json = false;
 };
 
 /// What was asked for, or one change of it; null: an error, reported on stderr.
 json plan_of(MemoryOptions& options, int& exit_code) {
-  options.request.config_file = options.run.config;
-  options.request.overrides = options.run.overrides;
-  options.request.instance = options.run.instance;
-  options.request.nodes = options.run.nodes;
+  static_cast<trainer::RunSource&>(options.request) = options.run;
   std::string report;
-  exit_code =
-      call_trainer<trellis_trainer_memory_fn>("trellis_trainer_memory", &options.request, &report);
+  exit_code = call_trainer(&trainer::TrainerLibrary::memory, options.request, report);
   return exit_code == 0 ? json::parse(report) : json();
 }
 
@@ -183,8 +179,8 @@ class ChangeSearch {
     });
   }
 
-  [[nodiscard]] std::vector<std::string> arguments(const analysis::MemoryRun& run) const {
-    std::vector<std::string> words = {"memory", run.config};
+  [[nodiscard]] std::vector<std::string> arguments(const trainer::RunSource& run) const {
+    std::vector<std::string> words = {"memory", run.config_file};
     words.insert(words.end(), run.overrides.begin(), run.overrides.end());
     words.insert(words.end(), {"--instance", run.instance, "--nodes", std::to_string(run.nodes),
                                "--steps", std::to_string(options_.request.steps), "--no-changes",
@@ -223,8 +219,7 @@ class ChangeSearch {
 
 int memory(MemoryOptions& options) {
   int exit_code = 0;
-  choose_machine(options.run.config, options.run.overrides, options.run.instance,
-                 options.run.nodes);
+  choose_machine(options.run);
   json plan = plan_of(options, exit_code);
   if (exit_code != 0) return exit_code;
   const bool fit = fits(plan, "verdict");
@@ -244,7 +239,8 @@ void add_memory(CLI::App& app, int& exit_code) {
                                       "which changes would make it fit; nothing is timed");
   auto options = std::make_shared<MemoryOptions>();
   options->run.nodes = 0;
-  verb->add_option("config", options->run.config, "NxDT YAML")
+  options->run.instance.clear();
+  verb->add_option("config", options->run.config_file, "NxDT YAML")
       ->required()
       ->check(not_empty("a file"));
   verb->add_option("overrides", options->run.overrides,

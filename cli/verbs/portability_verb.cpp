@@ -34,8 +34,7 @@ struct PortabilityOptions {
 /// In this process.
 int operators_of(const PortabilityOptions& options, json& operators) {
   std::string text;
-  const int exit_code = call_trainer<trellis_trainer_operators_fn>("trellis_trainer_operators",
-                                                                   &options.request, &text);
+  const int exit_code = call_trainer(&trainer::TrainerLibrary::operators, options.request, text);
   if (exit_code == 0) operators = json::parse(text);
   return exit_code;
 }
@@ -65,8 +64,8 @@ int check_device(const PortabilityOptions& options) {
   const json operators = operators_by_child(options);
   const std::string text = operators.dump();
   std::string found;
-  const int exit_code = call_trainer<trellis_trainer_check_operators_fn>(
-      "trellis_trainer_check_operators", &options.device, &text, &found);
+  const int exit_code =
+      call_trainer(&trainer::TrainerLibrary::check_operators, options.device, text, found);
   if (exit_code != 0) return exit_code;
   return print(analysis::check_for_device(operators, json::parse(found)), options.json);
 }
@@ -82,8 +81,7 @@ int check_torch_neuron(const PortabilityOptions& options, const json& operators)
 
 int portability(PortabilityOptions& options) {
   refuse_several_processes("portability");
-  choose_machine(options.request.config_file, options.request.overrides, options.request.instance,
-                 options.request.nodes);
+  choose_machine(options.request);
   const std::string& target = options.device.device;
   if (!options.device.library.empty() && (target.empty() || target == kTorchNeuron)) {
     throw ConfigError("--device-library " + options.device.library +
@@ -106,6 +104,7 @@ void add_portability(CLI::App& app, int& exit_code) {
       "which operators a run uses, with which types and in which layers, and which of them another "
       "device does not have; nothing is timed");
   auto options = std::make_shared<PortabilityOptions>();
+  options->request.instance.clear();
   options->request.nodes = 0;
   verb->add_option("config", options->request.config_file, "NxDT YAML")
       ->required()

@@ -54,7 +54,7 @@ int check(ResumeCheckRequest& request) {
     request.folder = scratch->path();
     watch.owns([folder = request.folder] { return ScratchFolder::remove(folder); });
   }
-  return call_trainer<trellis_trainer_resume_check_fn>("trellis_trainer_resume_check", &request);
+  return call_trainer(&trainer::TrainerLibrary::resume_check, request);
 }
 
 void add_options(CLI::App& verb, ResumeCheckRequest& request) {

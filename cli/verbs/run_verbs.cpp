@@ -45,9 +45,7 @@ namespace {
 using trainer::AnswerRequest;
 using trainer::RunRequest;
 
-int run(const RunRequest& request) {
-  return call_trainer<trellis_trainer_run_fn>("trellis_trainer_run", &request);
-}
+int run(const RunRequest& request) { return call_trainer(&trainer::TrainerLibrary::run, request); }
 
 /// What represents a run; none: it is not to be kept.
 std::optional<ContentHash> key_of(const CLI::App& verb, const RunRequest& request) {
@@ -55,15 +53,7 @@ std::optional<ContentHash> key_of(const CLI::App& verb, const RunRequest& reques
   static const std::set<std::string> kNeutral = {
       "config",    "overrides", "--instance", "--nodes", "--set",      "--published-only",
       "--threads", "--timeout", "--json",     "--html",  "--no-cache", "--calibration"};
-  analysis::RunSources sources{request.config_file,
-                               request.overrides,
-                               request.instance,
-                               request.nodes,
-                               request.hardware,
-                               request.calibrated,
-                               {},
-                               {},
-                               analysis::program_binaries()};
+  analysis::RunSources sources{request, {}, {}, analysis::program_binaries()};
   if (!request.calibration.empty()) sources.files.emplace_back(request.calibration);
   if (request.checkpoint_storage.ends_with(".yaml"))
     sources.files.emplace_back(request.checkpoint_storage);
@@ -103,8 +93,7 @@ class Results {
 
 /// Writes the files of an equal run that was kept into this run's folder.
 void restore(const analysis::KeptRun& kept, const RunRequest& request, Results& results) {
-  const trainer::RunConfig config =
-      trainer::load_run_config(request.config_file, request.overrides, request.instance);
+  const trainer::RunConfig config = trainer::load_run_config(request);
   const trainer::RunDirectory directory =
       trainer::prepare_run_directory(config, request.command_line);
   kept.write_to(directory.path);
@@ -167,8 +156,7 @@ void print_bounds(const CLI::App& verb, const RunRequest& request) {
 /// MFU of a throughput that was measured.
 void print_measured_rate(const CLI::App& verb, const RunRequest& request, double sequences_per_s) {
   refuse_other_options(verb, "--throughput", "simulates nothing");
-  const trainer::RunConfig config =
-      trainer::load_run_config(request.config_file, request.overrides, request.instance);
+  const trainer::RunConfig config = trainer::load_run_config(request);
   sim::LoadOptions load;
   load.nodes = request.nodes;
   load.overrides = request.hardware;
@@ -213,16 +201,9 @@ void answer_options(CLI::App& verb, AnswerRequest& request, bool& generates) {
 int simulate_answers(const CLI::App& verb, const RunRequest& run, AnswerRequest& request) {
   refuse_other_options(verb, "--generate", "simulates no training step",
                        {"--batch", "--prompt-tokens", "--max-new-tokens", "--threads"});
-  request.config_file = run.config_file;
-  request.overrides = run.overrides;
-  request.instance = run.instance;
-  request.nodes = run.nodes;
-  request.hardware = run.hardware;
-  request.calibrated = run.calibrated;
-  request.host_threads = run.host_threads;
+  static_cast<trainer::RunSource&>(request) = run;
   request.json = run.json;
-  return call_trainer<trellis_trainer_answer_fn>("trellis_trainer_answer",
-                                                 static_cast<const AnswerRequest*>(&request));
+  return call_trainer(&trainer::TrainerLibrary::answer, request);
 }
 
 std::string storages() {
@@ -434,7 +415,7 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
     if (request->resume) overrides.emplace_back("exp_manager.resume_if_exists=true");
     begin_with(*init_from, *request);
     add_accepted(accepted, overrides);
-    choose_machine(request->config_file, request->overrides, request->instance, request->nodes);
+    choose_machine(*request);
     if (restarts->elastic && restarts->most == 0)
       throw ConfigError("--elastic: nothing restarts: give --max-restarts N too");
     if (request->attempt > 0) end_with_parent();
@@ -490,7 +471,7 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
       throw ConfigError("--fault " + request->faults.front() +
                         ": simulate trains nothing: expected slow:… or down:…; `trellis train` "
                         "has the others");
-    choose_machine(request->config_file, request->overrides, request->instance, request->nodes);
+    choose_machine(*request);
     if (*fast) return print_bounds(*verb, *request);
     if (*rate > 0) return print_measured_rate(*verb, *request, *rate);
     if (*generates) {

@@ -29,7 +29,7 @@ void add_verify_merge(CLI::App& verb, int& exit_code) {
       ->required();
   merge->add_flag("--json", request->json, kJson);
   merge->callback([request, &exit_code] {
-    exit_code = call_trainer<trellis_trainer_verify_fn>("trellis_trainer_verify", request.get());
+    exit_code = call_trainer(&trainer::TrainerLibrary::verify, *request);
   });
 }
 
@@ -87,7 +87,7 @@ void add_verify(CLI::App& app, int& exit_code) {
     take_shard_of_launch("verify", request->shard, request->out);
     request->instance =
         machine_of(request->config_file, request->overrides, {request->instance, 1}).instance;
-    exit_code = call_trainer<trellis_trainer_verify_fn>("trellis_trainer_verify", request.get());
+    exit_code = call_trainer(&trainer::TrainerLibrary::verify, *request);
   });
 }
 

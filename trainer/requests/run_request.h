@@ -5,6 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "trainer/config/run_source.h"
+#include "trainer/requests/device_source.h"
+
 namespace trellis::trainer {
 
 /// In the run's folder, by its format; kineto and chakra are folders.
@@ -15,24 +18,13 @@ namespace trellis::trainer {
 
 /// What `trellis train` and `trellis simulate` were asked for. Plain data: the program hands it to
 /// libtrellis_trainer.so.
-struct RunRequest {
-  std::string config_file;
-  std::vector<std::string> overrides;     ///< key.path=value
+struct RunRequest : RunSource, DeviceSource {
+  RunRequest() { device = "neuron"; }
   std::vector<std::string> command_line;  ///< for cmd-args.log
-  std::string device = "neuron";
-  std::string device_plugin;   ///< library of a provider, or "torch_device"; "": see provider_of()
-  std::string device_library;  ///< registers the device with LibTorch; "": none
-  std::string backend;         ///< c10d backend of the device; "": bytes go through the host
-  std::string instance = "trn1.32xlarge";
-  int nodes = 1;
-  std::vector<std::string>
-      hardware;                   ///< other numbers of the machine, "core.dma.engine_rate=20 GB/s"
-  bool calibrated = true;         ///< false: none of its fitted numbers
-  std::vector<std::string> slow;  ///< simulate: "core:RANK=FACTOR", "link:NAME=FACTOR"
-  bool shape_only = false;        ///< simulate
-  int host_threads = 0;           ///< 0: one per host core
-  bool resume = false;            ///< train: exp_manager.resume_if_exists is among the overrides
-  bool test = false;              ///< after training, a pass over the test data
+  std::vector<std::string> slow;          ///< simulate: "core:RANK=FACTOR", "link:NAME=FACTOR"
+  bool shape_only = false;                ///< simulate
+  bool resume = false;              ///< train: exp_manager.resume_if_exists is among the overrides
+  bool test = false;                ///< after training, a pass over the test data
   std::vector<std::string> faults;  ///< train: see FaultPlan
   int attempt = 0;                  ///< train: n-th of a run that is started again; 0: the only one
   std::int64_t check_replicas = 0;  ///< train: steps between checks of copies; 0: none
@@ -55,7 +47,3 @@ struct RunRequest {
 };
 
 }  // namespace trellis::trainer
-
-/// The one entry of libtrellis_trainer.so: runs, prints, returns the exit code; throws nothing.
-extern "C" int trellis_trainer_run(const trellis::trainer::RunRequest* request);
-using trellis_trainer_run_fn = int (*)(const trellis::trainer::RunRequest*);

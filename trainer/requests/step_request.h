@@ -25,7 +25,3 @@ class StepRunner {
 };
 
 }  // namespace trellis::trainer
-
-/// The caller deletes it.
-extern "C" trellis::trainer::StepRunner* trellis_trainer_step_runner();
-using trellis_trainer_step_runner_fn = trellis::trainer::StepRunner* (*)();

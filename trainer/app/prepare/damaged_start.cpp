@@ -46,8 +46,7 @@ std::string advice(const RunRequest& request, const checkpoint::Place& damaged) 
 }
 
 bool is_watched(const RunRequest& request, const std::optional<Launch>& launch) {
-  const RunConfig config =
-      load_run_config(request.config_file, request.overrides, request.instance);
+  const RunConfig config = load_run_config(request);
   if (!config.exp_manager.checkpoints.resume_from_checkpoint.empty()) return true;
   return request.resume && request.attempt <= 1 && !(launch && launch->restart > 0);
 }

@@ -3,6 +3,7 @@
 #include "base/activity.h"
 #include "base/error.h"
 #include "trainer/requests/answer_request.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/app/report/answer_time.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/config/machine.h"
@@ -14,7 +15,7 @@ namespace {
 
 int run(const AnswerRequest& request) {
   Activity activity("reading the configuration");
-  RunConfig config = load_run_config(request.config_file, request.overrides, request.instance);
+  RunConfig config = load_run_config(request);
   refuse_unsupported(config, true);
   config = answers_config(std::move(config), request.config_file);
   const DeviceChoice choice{.device = "neuron",
@@ -33,9 +34,8 @@ int run(const AnswerRequest& request) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
-
-extern "C" __attribute__((visibility("default"))) int trellis_trainer_answer(
-    const trellis::trainer::AnswerRequest* request) {
-  return trellis::trainer::guarded([request] { return trellis::trainer::run(*request); });
+int run_answer(const AnswerRequest& request) {
+  return guarded([&] { return run(request); });
 }
+
+}  // namespace trellis::trainer

@@ -7,6 +7,7 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "trainer/requests/data_request.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/data/build_hf_dataset.h"
 
@@ -32,9 +33,8 @@ int build(const BuildRequest& request) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
-
-extern "C" __attribute__((visibility("default"))) int trellis_data_build(
-    const trellis::trainer::BuildRequest* request) {
-  return trellis::trainer::guarded([request] { return trellis::trainer::build(*request); });
+int run_build_data(const BuildRequest& request) {
+  return guarded([&] { return build(request); });
 }
+
+}  // namespace trellis::trainer

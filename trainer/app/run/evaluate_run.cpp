@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/process/host_memory.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/app/report/evaluation_time.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/host_need.h"
@@ -123,9 +124,8 @@ int run(const EvaluateRequest& request) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
-
-extern "C" __attribute__((visibility("default"))) int trellis_trainer_evaluate(
-    const trellis::trainer::EvaluateRequest* request) {
-  return trellis::trainer::guarded([request] { return trellis::trainer::run(*request); });
+int run_evaluate(const EvaluateRequest& request) {
+  return guarded([&] { return run(request); });
 }
+
+}  // namespace trellis::trainer

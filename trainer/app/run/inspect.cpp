@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "trainer/requests/data_request.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/config/run_config.h"
 #include "trainer/files/data/build_dataset.h"
@@ -154,9 +155,8 @@ int inspect(const DataInspectRequest& request) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
-
-extern "C" __attribute__((visibility("default"))) int trellis_data_inspect(
-    const trellis::trainer::DataInspectRequest* request) {
-  return trellis::trainer::guarded([request] { return trellis::trainer::inspect(*request); });
+int run_inspect_data(const DataInspectRequest& request) {
+  return guarded([&] { return inspect(request); });
 }
+
+}  // namespace trellis::trainer

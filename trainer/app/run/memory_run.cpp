@@ -11,6 +11,7 @@
 #include "runtime/ranks/world.h"
 #include "sim/config/system_config.h"
 #include "sim/sim.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/load_device.h"
 #include "trainer/app/prepare/software_facts.h"
@@ -27,8 +28,7 @@ namespace trellis::trainer {
 namespace {
 
 RunConfig load(const MemoryRequest& request) {
-  RunConfig config = load_run_config(request.config_file, request.overrides, request.instance,
-                                     {.steps = request.steps, .without_progress = true});
+  RunConfig config = load_run_config(request, {.steps = request.steps, .without_progress = true});
   refuse_unsupported(config, true);
   if (request.functionalization && !sim::software_stack(config.software).is_xla) {
     throw ConfigError(
@@ -120,12 +120,11 @@ nlohmann::json run(const MemoryRequest& request) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
-
-extern "C" __attribute__((visibility("default"))) int trellis_trainer_memory(
-    const trellis::trainer::MemoryRequest* request, std::string* report) {
-  return trellis::trainer::guarded([&] {
-    *report = trellis::trainer::run(*request).dump();
+int run_memory(const MemoryRequest& request, std::string& report) {
+  return guarded([&] {
+    report = run(request).dump();
     return 0;
   });
 }
+
+}  // namespace trellis::trainer

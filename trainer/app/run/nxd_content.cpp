@@ -1,6 +1,7 @@
 #include "trainer/requests/nxd_content_request.h"
 
 #include "base/error.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/load_device.h"
 #include "trainer/checkpoint/layout/open_nxd.h"
@@ -27,9 +28,8 @@ int fill(NxdContentRequest& request) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
-
-extern "C" __attribute__((visibility("default"))) int trellis_nxd_content(
-    trellis::trainer::NxdContentRequest* request) {
-  return trellis::trainer::guarded([request] { return trellis::trainer::fill(*request); });
+int run_nxd_content(NxdContentRequest& request) {
+  return guarded([&] { return fill(request); });
 }
+
+}  // namespace trellis::trainer

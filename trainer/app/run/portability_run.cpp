@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "runtime/groups/device_plugin.h"
 #include "runtime/ranks/world.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/load_device.h"
 #include "trainer/requests/portability_request.h"
@@ -19,8 +20,7 @@ namespace trellis::trainer {
 namespace {
 
 std::string operators_of(const PortabilityRequest& request) {
-  RunConfig config = load_run_config(request.config_file, request.overrides, request.instance,
-                                     {.steps = 1, .without_progress = true});
+  RunConfig config = load_run_config(request, {.steps = 1, .without_progress = true});
   refuse_unsupported(config, true);
   DeviceChoice choice{.device = "neuron",
                       .instance = request.instance,
@@ -60,21 +60,19 @@ std::string check_operators(const DeviceRequest& request, const std::string& ope
 }
 
 }  // namespace
+int run_operators(const PortabilityRequest& request, std::string& report) {
+  return guarded([&] {
+    report = operators_of(request);
+    return 0;
+  });
+}
+
+int run_check_operators(const DeviceRequest& request, const std::string& operators,
+                        std::string& report) {
+  return guarded([&] {
+    report = check_operators(request, operators);
+    return 0;
+  });
+}
+
 }  // namespace trellis::trainer
-
-extern "C" __attribute__((visibility("default"))) int trellis_trainer_operators(
-    const trellis::trainer::PortabilityRequest* request, std::string* report) {
-  return trellis::trainer::guarded([&] {
-    *report = trellis::trainer::operators_of(*request);
-    return 0;
-  });
-}
-
-extern "C" __attribute__((visibility("default"))) int trellis_trainer_check_operators(
-    const trellis::trainer::DeviceRequest* request, const std::string* operators,
-    std::string* report) {
-  return trellis::trainer::guarded([&] {
-    *report = trellis::trainer::check_operators(*request, *operators);
-    return 0;
-  });
-}

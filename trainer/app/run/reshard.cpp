@@ -9,6 +9,7 @@
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/load_device.h"
 #include "trainer/checkpoint/layout/open_nxd.h"
@@ -100,9 +101,8 @@ int reshard(const ReshardRequest& request) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
-
-extern "C" __attribute__((visibility("default"))) int trellis_checkpoint_reshard(
-    const trellis::trainer::ReshardRequest* request) {
-  return trellis::trainer::guarded([request] { return trellis::trainer::reshard(*request); });
+int run_reshard(const ReshardRequest& request) {
+  return guarded([&] { return reshard(request); });
 }
+
+}  // namespace trellis::trainer

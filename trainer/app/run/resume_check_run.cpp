@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/process/host_memory.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/host_need.h"
 #include "trainer/app/prepare/load_device.h"
@@ -103,9 +104,8 @@ int run(const ResumeCheckRequest& request) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
-
-extern "C" __attribute__((visibility("default"))) int trellis_trainer_resume_check(
-    const trellis::trainer::ResumeCheckRequest* request) {
-  return trellis::trainer::guarded([request] { return trellis::trainer::run(*request); });
+int run_resume_check(const ResumeCheckRequest& request) {
+  return guarded([&] { return run(request); });
 }
+
+}  // namespace trellis::trainer

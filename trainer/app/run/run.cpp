@@ -24,6 +24,7 @@
 #include "runtime/hangs/flight_files.h"
 #include "runtime/hangs/flight_trace.h"
 #include "runtime/ranks/world.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/damaged_start.h"
 #include "trainer/app/prepare/failed_allocation.h"
 #include "trainer/app/prepare/guarded.h"
@@ -286,8 +287,7 @@ class Run {
 
   RunConfig load() const {
     const RunChanges changes{.steps = request_.steps};
-    RunConfig config =
-        load_run_config(request_.config_file, request_.overrides, request_.instance, changes);
+    RunConfig config = load_run_config(request_, changes);
     if (const auto resumed = request_.resume ? resumed_run_directory(config) : std::nullopt) {
       std::vector<std::string> overrides = request_.overrides;
       overrides.push_back("exp_manager.explicit_log_dir=" + resumed->string());
@@ -573,9 +573,8 @@ int run(const RunRequest& request) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
-
-extern "C" __attribute__((visibility("default"))) int trellis_trainer_run(
-    const trellis::trainer::RunRequest* request) {
-  return trellis::trainer::guarded([request] { return trellis::trainer::run(*request); });
+int run_training(const RunRequest& request) {
+  return guarded([&] { return run(request); });
 }
+
+}  // namespace trellis::trainer

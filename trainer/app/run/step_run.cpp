@@ -10,6 +10,7 @@
 #include "base/activity.h"
 #include "runtime/groups/device_plugin.h"
 #include "runtime/ranks/world.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/load_device.h"
 #include "trainer/app/report/planned_load.h"
@@ -106,9 +107,6 @@ class Runner : public StepRunner {
 };
 
 }  // namespace
-}  // namespace trellis::trainer
+StepRunner* make_step_runner() { return new Runner; }
 
-extern "C" __attribute__((visibility("default"))) trellis::trainer::StepRunner*
-trellis_trainer_step_runner() {
-  return new trellis::trainer::Runner;
-}
+}  // namespace trellis::trainer

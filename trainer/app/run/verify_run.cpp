@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/process/host_memory.h"
 #include "trainer/config/machine.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/host_need.h"
 #include "trainer/app/prepare/load_device.h"
@@ -198,14 +199,13 @@ int run(const VerifyRequest& request) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
-
-extern "C" __attribute__((visibility("default"))) int trellis_trainer_verify(
-    const trellis::trainer::VerifyRequest* request) {
-  return trellis::trainer::guarded([request] {
-    if (request->merge.empty()) return trellis::trainer::run(*request);
-    trellis::trainer::VerifyRequest merged = trellis::trainer::merged_request(request->merge);
-    merged.json = request->json;
-    return trellis::trainer::run(merged);
+int run_verify(const VerifyRequest& request) {
+  return guarded([&] {
+    if (request.merge.empty()) return run(request);
+    VerifyRequest merged = merged_request(request.merge);
+    merged.json = request.json;
+    return run(merged);
   });
 }
+
+}  // namespace trellis::trainer

@@ -245,6 +245,10 @@ RunConfig load_run_config(const std::string& file, const std::vector<std::string
   return without_problems(check_run_config(file, overrides, instance, changes));
 }
 
+RunConfig load_run_config(const RunSource& source, const RunChanges& changes) {
+  return load_run_config(source.config_file, source.overrides, source.instance, changes);
+}
+
 void refuse_unsupported(const RunConfig& config, bool simulate) {
   std::string text;
   for (const UnsupportedFeature& feature : config.unsupported) {

@@ -7,6 +7,7 @@
 
 #include "base/yaml/yaml.h"
 #include "trainer/config/run_config.h"
+#include "trainer/config/run_source.h"
 #include "sim/config/default_instance.h"
 
 /// From a YAML to a validated run.
@@ -45,6 +46,8 @@ struct RunChanges {
 /// Throws a ConfigError that lists the features which this version validates but does not
 /// support. `simulate`: only those that change a step.
 void refuse_unsupported(const RunConfig& config, bool simulate);
+[[nodiscard]] RunConfig load_run_config(const RunSource& source, const RunChanges& changes = {});
+
 /// A configuration that is checked many times with other overrides, as the candidates of a sweep
 /// are: its file is read and parsed once. Several threads may use it.
 class RunConfigFile {
