@@ -16,6 +16,7 @@
 #include "device/driver/reports/step_report.h"
 #include "device/driver/reports/step_trace.h"
 #include "sim/config/load_system.h"
+#include "device/driver/record/rank_recorder_impl.h"
 
 namespace trellis::device {
 

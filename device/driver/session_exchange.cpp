@@ -6,6 +6,7 @@
 #include "device/driver/reports/memory_report.h"
 #include "device/driver/session_impl.h"
 #include "device/driver/record/step_codec.h"
+#include "device/driver/record/rank_recorder_impl.h"
 
 namespace trellis::device {
 namespace {

@@ -14,7 +14,7 @@
 #include "trainer/modules/norm.h"
 #include "trainer/modules/rotary_embedding.h"
 #include "trainer/parallel_layers/layers.h"
-#include "trainer/parallel_layers/lora.h"
+#include "trainer/parallel_layers/qkv_lora.h"
 #include "trainer/parallel_layers/qkv_linear.h"
 
 namespace trellis::trainer {

@@ -5,25 +5,6 @@
 namespace trellis::trainer {
 namespace {
 
-/// Of A.
-WeightInit init_of(const LoraSection& lora) {
-  return lora.gaussian ? WeightInit(1.0 / lora.rank) : WeightInit{};
-}
-
-Parameter& make_adapter(const ModuleContext& context, const WeightSpec& spec) {
-  Parameter& parameter = make_parameter(context, spec);
-  parameter.adapter = true;
-  // On every TP rank: with sequence parallelism each sees a part of the sequence.
-  parameter.sequence_parallel_enabled = spec.partition_dim < 0 && context.sequence_parallel;
-  return parameter;
-}
-
-/// Of dropout's mask: the sequence, or the columns of the input, may be this rank's part.
-ShardPlace place_of(const at::Tensor& input, int dim, bool is_part, const ParallelGroup& tp) {
-  return is_part ? ShardPlace::part(dim, input.size(dim), tp)
-                 : ShardPlace{dim, input.size(dim), {{0, input.size(dim)}}};
-}
-
 /// Of a row-parallel layer's input: heads need not follow each other.
 ShardPlace columns_of(std::int64_t size, const std::optional<Partition>& partition,
                       const ParallelGroup& tp) {
@@ -36,6 +17,23 @@ ShardPlace columns_of(std::int64_t size, const std::optional<Partition>& partiti
 }
 
 }  // namespace
+
+WeightInit adapter_init(const LoraSection& lora) {
+  return lora.gaussian ? WeightInit(1.0 / lora.rank) : WeightInit{};
+}
+
+Parameter& make_adapter(const ModuleContext& context, const WeightSpec& spec) {
+  Parameter& parameter = make_parameter(context, spec);
+  parameter.adapter = true;
+  // On every TP rank: with sequence parallelism each sees a part of the sequence.
+  parameter.sequence_parallel_enabled = spec.partition_dim < 0 && context.sequence_parallel;
+  return parameter;
+}
+
+ShardPlace mask_place(const at::Tensor& input, int dim, bool is_part, const ParallelGroup& tp) {
+  return is_part ? ShardPlace::part(dim, input.size(dim), tp)
+                 : ShardPlace{dim, input.size(dim), {{0, input.size(dim)}}};
+}
 
 bool is_adapted(const ModuleContext& context, const std::string& path) {
   return context.lora != nullptr && context.lora->targets_module(path);
@@ -71,7 +69,7 @@ ColumnParallelLora::ColumnParallelLora(const ModuleContext& context, const LoraS
     places_.push_back(place);
     a_.push_back(
         make_adapter(context,
-                     {name + ".lora_A.weight", {lora.rank, input_size}, -1, 1, init_of(lora)})
+                     {name + ".lora_A.weight", {lora.rank, input_size}, -1, 1, adapter_init(lora)})
             .tensor);
     const at::Tensor b =
         make_adapter(
@@ -85,7 +83,7 @@ ColumnParallelLora::ColumnParallelLora(const ModuleContext& context, const LoraS
 void ColumnParallelLora::add_to(std::vector<at::Tensor>& outputs, const at::Tensor& input) const {
   if (!position_->adapters || places_.empty()) return;
   const at::Tensor dropped =
-      dropout_.forward(input, place_of(input, 0, b_.front().sequence_parallel, b_.front().tp));
+      dropout_.forward(input, mask_place(input, 0, b_.front().sequence_parallel, b_.front().tp));
   for (std::size_t i = 0; i < places_.size(); ++i) {
     at::Tensor& output = outputs[places_[i]];
     output =
@@ -101,7 +99,10 @@ RowParallelLora::RowParallelLora(const ModuleContext& context, const LoraSection
       position_(context.position),
       dropout_(context, path + ".lora_dropout", lora.dropout),
       a_(context, path + ".lora_A", input_size, lora.rank,
-         {.init = init_of(lora), .bias = false, .input_is_parallel = true, .partition = partition}),
+         {.init = adapter_init(lora),
+          .bias = false,
+          .input_is_parallel = true,
+          .partition = partition}),
       columns_(columns_of(input_size, partition, context.tp())) {
   context.parameters->back().adapter = true;
   b_ = make_adapter(context,

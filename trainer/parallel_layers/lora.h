@@ -23,6 +23,14 @@ namespace trellis::trainer {
 [[nodiscard]] bool is_trained(const LoraSection& lora, const Parameter& parameter,
                               const std::string& alias = "");
 
+// What every adapter is made with.
+/// How A starts.
+[[nodiscard]] WeightInit adapter_init(const LoraSection& lora);
+Parameter& make_adapter(const ModuleContext& context, const WeightSpec& spec);
+/// Where dropout's mask lies: the sequence, or the columns of the input, may be this rank's part.
+[[nodiscard]] ShardPlace mask_place(const at::Tensor& input, int dim, bool is_part,
+                                    const ParallelGroup& tp);
+
 /// Low-rank adapters on a ColumnParallelLinear: output_i += scale · B_i · A_i ·
 /// dropout(input), with A_i [rank, in] on every rank and the rows of B_i sharded as those of the
 /// weight. A starts Kaiming-uniform, or normal, B at zero: at first the layer is as it was. Weights

@@ -10,7 +10,7 @@ GqaQkvLora::GqaQkvLora(const ModuleContext& context, const LoraSection& lora,
       dropout_(context, path + ".lora_dropout", lora.dropout),
       a_(make_adapter(
              context,
-             {path + ".lora_A.weight", {lora.rank, shape.hidden_size}, -1, 1, init_of(lora)})
+             {path + ".lora_A.weight", {lora.rank, shape.hidden_size}, -1, 1, adapter_init(lora)})
              .tensor),
       sequence_parallel_(context.sequence_parallel),
       tp_(context.tp()) {
@@ -27,7 +27,7 @@ GqaQkvLora::GqaQkvLora(const ModuleContext& context, const LoraSection& lora,
 
 void GqaQkvLora::add_to(GQAQKVColumnParallelLinear::Output& output, const at::Tensor& input) const {
   if (!position_->adapters) return;
-  const at::Tensor dropped = dropout_.forward(input, place_of(input, 0, sequence_parallel_, tp_));
+  const at::Tensor dropped = dropout_.forward(input, mask_place(input, 0, sequence_parallel_, tp_));
   const auto [query, key, value] = b_->forward(at::linear(dropped, a_).mul(scale_));
   output = {output.query + query, output.key + key, output.value + value};
 }

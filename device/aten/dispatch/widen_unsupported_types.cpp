@@ -8,6 +8,8 @@
 namespace trellis::device {
 namespace {
 
+using enum c10::ScalarType;
+
 const Widening* widening_of(const OpInfo& info, c10::ScalarType type) {
   const auto found = std::find_if(info.widenings.begin(), info.widenings.end(),
                                   [type](const Widening& each) { return each.from == type; });

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <set>
 
 #include "device/compiler/graph/flops.h"
 #include "device/compiler/graph/recipe.h"
+#include "device/compiler/graph/scalars.h"
 
 /// FLOPs by shapes. Leading inputs are at fixed places in a schema, so that an `out` tensor
 /// listed after them does not disturb.
@@ -22,7 +24,23 @@ enum class Cost : std::uint8_t {
   kAttentionBackward,
   kConvolution,
   kConvolutionBackward,
-  kScatterAdd
+  kScatterAdd,
+  kDistance,
+  kFourier,
+  kLstmCell,
+  kGruCell,
+  kLu,
+  kCholesky,
+  kInverse,
+  kQr,
+  kHouseholder,
+  kSingularValues,
+  kSymmetricEigen,
+  kEigen,
+  kMatrixExponential,
+  kSolve,
+  kTwoTriangularSolves,
+  kTriangularSolve
 };
 
 struct Row {
@@ -71,6 +89,38 @@ constexpr auto kCosts = [] {
       {"scatter_add", Cost::kScatterAdd},
       {"index_add", Cost::kScatterAdd},
       {"embedding_dense_backward", Cost::kScatterAdd},
+      {"_cdist_forward", Cost::kDistance},
+      {"_pdist_forward", Cost::kDistance},
+      {"_fft_c2c", Cost::kFourier},
+      {"_fft_r2c", Cost::kFourier},
+      {"_fft_c2r", Cost::kFourier},
+      {"_thnn_fused_lstm_cell", Cost::kLstmCell},
+      {"_thnn_fused_gru_cell", Cost::kGruCell},
+      {"_linalg_det", Cost::kLu},
+      {"_linalg_slogdet", Cost::kLu},
+      {"linalg_lu", Cost::kLu},
+      {"linalg_lu_factor_ex", Cost::kLu},
+      {"linalg_cholesky_ex", Cost::kCholesky},
+      {"linalg_ldl_factor_ex", Cost::kCholesky},
+      {"cholesky", Cost::kCholesky},
+      {"linalg_inv_ex", Cost::kInverse},
+      {"cholesky_inverse", Cost::kInverse},
+      {"linalg_qr", Cost::kQr},
+      {"geqrf", Cost::kHouseholder},
+      {"linalg_householder_product", Cost::kHouseholder},
+      {"_linalg_svd", Cost::kSingularValues},
+      {"linalg_lstsq", Cost::kSingularValues},
+      {"_linalg_eigh", Cost::kSymmetricEigen},
+      {"linalg_eig", Cost::kEigen},
+      {"_linalg_eigvals", Cost::kEigen},
+      {"linalg_eigvals", Cost::kEigen},
+      {"linalg_matrix_exp", Cost::kMatrixExponential},
+      {"_linalg_solve_ex", Cost::kSolve},
+      {"linalg_lu_solve", Cost::kTwoTriangularSolves},
+      {"cholesky_solve", Cost::kTwoTriangularSolves},
+      {"linalg_ldl_solve", Cost::kTwoTriangularSolves},
+      {"linalg_solve_triangular", Cost::kTriangularSolve},
+      {"triangular_solve", Cost::kTriangularSolve},
       // reductions and scans
       {"all", Cost::kReduction},
       {"amax", Cost::kReduction},
@@ -206,6 +256,24 @@ bool is_causal(std::string_view scalars) {
   return false;
 }
 
+/// Of a real matrix of `rows` × `columns`, by G. H. Golub and C. F. Van Loan, Matrix Computations,
+/// 4th edition (sections 3.2, 4.2, 5.2, 7.5, 8.3, 8.6); with vectors where the operator gives them.
+double factorization_flops(Cost cost, double rows, double columns) {
+  const double m = std::max(rows, columns), n = std::min(rows, columns);
+  switch (cost) {
+    case Cost::kLu: return m * n * n - n * n * n / 3;
+    case Cost::kCholesky: return n * n * n / 3;
+    case Cost::kInverse: return 2 * n * n * n;
+    case Cost::kHouseholder: return 2 * n * n * (m - n / 3);
+    case Cost::kQr: return 4 * n * n * (m - n / 3);  // R, and as much for Q
+    case Cost::kSingularValues: return 4 * m * m * n + 8 * m * n * n + 9 * n * n * n;
+    case Cost::kSymmetricEigen: return 9 * n * n * n;
+    case Cost::kEigen: return 25 * n * n * n;
+    case Cost::kMatrixExponential: return 2 * 8 * n * n * n;  // a Padé approximant, squared
+    default: return 0;
+  }
+}
+
 class FlopCounter {
  public:
   FlopCounter(const Graph& graph, const Node& node) : graph_(graph), node_(node) {}
@@ -227,6 +295,14 @@ class FlopCounter {
       case Cost::kConvolution: return convolution();
       case Cost::kConvolutionBackward: return convolution_backward();
       case Cost::kScatterAdd: return scattered();
+      case Cost::kDistance: return 3 * output() * last_size(0);  // a − b, its power, the sum
+      case Cost::kFourier: return fourier();
+      case Cost::kLstmCell: return kLstmCellFlops * output();
+      case Cost::kGruCell: return kGruCellFlops * output();
+      case Cost::kSolve: return factorization(Cost::kLu) + 2 * output() * last_size(0);
+      case Cost::kTwoTriangularSolves: return 2 * output() * triangle();
+      case Cost::kTriangularSolve: return output() * triangle();
+      default: return factorization(cost_of(plain_name(node_.op)));
     }
     return 0;
   }
@@ -316,6 +392,45 @@ class FlopCounter {
   [[nodiscard]] std::int64_t scattered() const {
     return plain_name(node_.op) == "embedding_dense_backward" ? elements(0) : elements(2);
   }
+
+  /// Of each matrix in a batch.
+  [[nodiscard]] std::int64_t factorization(Cost cost) const {
+    const TensorView* matrices = input(0);
+    if (matrices == nullptr || matrices->sizes.size() < 2) return 0;
+    const std::int64_t rows = matrices->sizes.end()[-2], columns = matrices->sizes.back();
+    if (rows == 0 || columns == 0) return 0;
+    return static_cast<std::int64_t>(
+        static_cast<double>(elements(0) / (rows * columns)) *
+        factorization_flops(cost, static_cast<double>(rows), static_cast<double>(columns)));
+  }
+  /// Rows of the triangular matrix: triangular_solve(b, A) and cholesky_solve(b, A) have it second.
+  [[nodiscard]] std::int64_t triangle() const {
+    const std::string_view op = plain_name(node_.op);
+    return last_size(op == "triangular_solve" || op == "cholesky_solve" ? 1 : 0);
+  }
+
+  /// 5·n·log2(n) for n complex points (C. Van Loan, Computational Frameworks for the Fast Fourier
+  /// Transform, section 1.4), half of it where one side is real.
+  [[nodiscard]] std::int64_t fourier() const {
+    const std::string_view op = plain_name(node_.op);
+    const bool real = op != "_fft_c2c", from_real = op == "_fft_r2c";
+    const TensorView* whole = from_real ? input(0) : &graph_.values[node_.outputs.at(0)].view;
+    if (whole == nullptr) return 0;
+    double points = 1;
+    const auto rank = static_cast<std::int64_t>(whole->sizes.size());
+    for (const std::int64_t dim : Scalars(node_.scalars).list("dim")) {
+      const std::int64_t place = dim < 0 ? dim + rank : dim;
+      if (place >= 0 && place < rank)
+        points *= static_cast<double>(whole->sizes[static_cast<std::size_t>(place)]);
+    }
+    const double flops =
+        5 * static_cast<double>(whole->elements()) * std::log2(std::max(1., points));
+    return static_cast<std::int64_t>(real ? flops / 2 : flops);
+  }
+
+  /// Of an element of the state, after the products of input and state: additions of both and the
+  /// biases, gates, and what they weigh.
+  static constexpr std::int64_t kLstmCellFlops = 4 * 4 + 3 + 2, kGruCellFlops = 3 * 4 + 3 + 2;
 
   const Graph& graph_;
   const Node& node_;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "device/compiler/graph/graph.h"
 #include "device/compiler/graph/op_record.h"
 #include "sim/sim.h"
 

@@ -82,6 +82,39 @@ TEST(Flops, Convolutions) {
             2 * (2 * 2 * 9 * 16 * 16 * 2 * 25) + 2 * 9 * 16 * 16);
 }
 
+TEST(Flops, Distances) {
+  EXPECT_EQ(flops("_cdist_forward", {{2, 3, 5}, {2, 7, 5}}, {{2, 3, 7}}), 2 * 3 * 7 * 3 * 5);
+}
+
+TEST(Flops, FourierTransforms) {
+  EXPECT_EQ(flops("_fft_c2c", {{3, 16}}, {{3, 16}}, "dim=[1] normalization=0 forward=1"),
+            3 * 5 * 16 * 4);
+  EXPECT_EQ(flops("_fft_c2c", {{4, 16}}, {{4, 16}}, "dim=[0,-1]"), 5 * 64 * 6);
+  EXPECT_EQ(flops("_fft_r2c", {{3, 16}}, {{3, 9}}, "dim=[1] onesided=1"), 3 * 5 * 16 * 4 / 2);
+  EXPECT_EQ(flops("_fft_c2r", {{3, 9}}, {{3, 16}}, "dim=[1] last_dim_size=16"), 3 * 5 * 16 * 4 / 2);
+}
+
+TEST(Flops, RecurrentCells) {
+  EXPECT_EQ(flops("_thnn_fused_lstm_cell", {{2, 12}, {2, 12}, {2, 3}}, {{2, 3}, {2, 3}, {2, 12}}),
+            21 * 6);
+  EXPECT_EQ(flops("_thnn_fused_gru_cell", {{2, 9}, {2, 9}, {2, 3}}, {{2, 3}, {2, 15}}), 17 * 6);
+}
+
+TEST(Flops, LinearAlgebra) {
+  EXPECT_EQ(flops("linalg_lu_factor_ex", {{2, 6, 6}}, {{2, 6, 6}, {2, 6}}), 2 * 216 * 2 / 3);
+  EXPECT_EQ(flops("linalg_cholesky_ex", {{2, 6, 6}}, {{2, 6, 6}}), 2 * 216 / 3);
+  EXPECT_EQ(flops("linalg_inv_ex", {{6, 6}}, {{6, 6}}), 2 * 216);
+  EXPECT_EQ(flops("linalg_qr", {{9, 6}}, {{9, 6}, {6, 6}}), 4 * 36 * 7);
+  EXPECT_EQ(flops("linalg_qr", {{6, 9}}, {{6, 6}, {6, 9}}), 4 * 36 * 7) << "columns, rows";
+  EXPECT_EQ(flops("_linalg_svd", {{9, 6}}, {{9, 6}, {6}, {6, 6}}),
+            4 * 81 * 6 + 8 * 9 * 36 + 9 * 216);
+  EXPECT_EQ(flops("_linalg_eigh", {{6, 6}}, {{6}, {6, 6}}), 9 * 216);
+  EXPECT_EQ(flops("_linalg_solve_ex", {{6, 6}, {6, 5}}, {{6, 5}}), 216 * 2 / 3 + 2 * 36 * 5);
+  EXPECT_EQ(flops("linalg_solve_triangular", {{6, 6}, {6, 5}}, {{6, 5}}), 36 * 5);
+  EXPECT_EQ(flops("cholesky_solve", {{6, 5}, {6, 6}}, {{6, 5}}), 2 * 36 * 5);
+  EXPECT_EQ(flops("linalg_inv_ex", {{0, 6, 6}}, {{0, 6, 6}}), 0);
+}
+
 TEST(Flops, ElementwiseCountsOutputs) {
   EXPECT_EQ(flops("add.Tensor", {{4, 1}, {5}}, {{4, 5}}), 20);
   EXPECT_EQ(flops("add_.Tensor", {{4, 5}, {5}}, {{4, 5}}), 20);

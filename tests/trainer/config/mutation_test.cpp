@@ -129,6 +129,12 @@ std::vector<std::string> seeds() {
 void expect_sound(const std::string& text, const RunConfig& config) {
   ASSERT_EQ(load_text(config.resolved_yaml), config) << text << "\n--- resolved:\n"
                                                      << config.resolved_yaml;
+  const TemporaryDirectory directory;
+  const RunConfig shorter =
+      load_run_config(directory.write("run.yaml", text), {}, sim::kTrainingInstance, {.steps = 2});
+  ASSERT_EQ(shorter.trainer.max_steps, 2);
+  ASSERT_EQ(load_text(shorter.resolved_yaml), shorter) << text << "\n--- resolved:\n"
+                                                       << shorter.resolved_yaml;
   ASSERT_GE(config.num_microbatches(), config.pp()) << text;
   ASSERT_GT(config.num_parameters(), 0) << text;
   ASSERT_GT(config.model_flops_per_step(), 0) << text;

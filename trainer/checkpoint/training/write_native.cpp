@@ -193,8 +193,8 @@ std::int64_t write_files(TensorSource& source, TensorSource& tensors, const Plac
   if (!options.weights_only) say_if_step_is_unknown(source);
   writer.begin();
   ByteProgress done(ranks.bytes(), progress);
-  parallel_for(world, threads, [&](std::size_t place) {
-    const auto rank = static_cast<int>(place);
+  parallel_for(world, threads, [&](std::size_t each) {
+    const auto rank = static_cast<int>(each);
     for (const native::FileJob& job : ranks.jobs_of(rank)) {
       ranks.write(job);
       done.add(static_cast<std::size_t>(job.bytes()));

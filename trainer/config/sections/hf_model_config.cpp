@@ -225,7 +225,7 @@ const std::vector<std::string>& rope_types() {
 bool is_later_rope_type(const std::string& type) { return type == "yarn" || type == "longrope"; }
 
 /// Those on the hub have a few kilobytes.
-constexpr std::int64_t kMostConfigBytes = 1 << 20;
+constexpr std::int64_t kMostModelBytes = 1 << 20;
 
 HfModelConfig parse_hf_model_config(const std::string& text, const std::string& file,
                                     const HfProblem& problem) {
@@ -258,7 +258,7 @@ HfModelConfig read_hf_model_config(const std::filesystem::path& file, SectionRea
   const HfProblem problem = [&](const std::string& text) { reader.problem(key, text); };
   try {
     HfModelConfig config =
-        parse_hf_model_config(read_input_file(file, kMostConfigBytes), file.string(), problem);
+        parse_hf_model_config(read_input_file(file, kMostModelBytes), file.string(), problem);
     for (const std::string& warning : config.warnings) reader.warn(key, warning);
     return config;
   } catch (const ConfigError& error) {
