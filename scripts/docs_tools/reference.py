@@ -1,4 +1,4 @@
-"""Pages of docs/reference/ that are written from the program and from the sources."""
+"""Pages of the reference that are written from the program and from the sources."""
 
 import json
 import re
@@ -272,7 +272,7 @@ def subcommands(help_text):
 
 
 def commands_page(workplace):
-    out = NOTE + "# Commands\n\nThe texts of `--help`. Results go to stdout, progress to stderr; "
+    out = "# Commands\n\nThe texts of `--help`. Results go to stdout, progress to stderr; "
     out += "[exit codes](exit-codes.md) and [file formats](formats.md) have separate pages.\n"
     pending = [()]
     while pending:

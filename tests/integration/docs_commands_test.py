@@ -9,6 +9,7 @@ import difflib
 import json
 import os
 import pathlib
+import re
 import statistics
 import sys
 import tempfile
@@ -22,6 +23,9 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(SOURCE / "scripts"))
 from docs_tools import ablation, accuracy, commands, generated  # noqa: E402
 
+OPTION = re.compile(r"add_(?:option|flag)\w*(?:<[^>]*>)?\(\s*\"([^\"]+)\"([^;]*);")
+VERB = re.compile(r"add_subcommand\(\s*\"([\w-]+)\"([^;]*);")
+HIDDEN = 'group("")'
 REPAIR = "if the new text is right: scripts/refresh-outputs"
 
 
@@ -163,6 +167,31 @@ class Generated(Case):
     def test_pages_are_those_of_the_program(self):
         for path, text in generated.pages(self.workplace).items():
             self.assert_same(str(path.relative_to(SOURCE)), path.read_text(), text)
+
+    def test_the_page_of_commands_has_every_verb_and_option_of_the_sources(self):
+        page = generated.site_pages(self.workplace)["reference/commands.md"]
+        titles = {line.split()[-1] for line in page.splitlines() if line.startswith("##")}
+        options = set(re.findall(r"(?<![\w-])--?[\w-]+", page))
+        verbs, named = set(), set()
+        for source in sorted((SOURCE / "cli").rglob("*.[ch]*")):
+            text = source.read_text()
+            if f"verb->{HIDDEN}" in text:
+                continue
+            verbs |= {name for name, _ in VERB.findall(text)}
+            for names, rest in OPTION.findall(text):
+                if HIDDEN not in rest:
+                    named |= set(re.findall(r"(?<![\w-])--?[\w-]+", names))
+        self.assertGreater(len(verbs), 30)
+        self.assertGreater(len(named), 100)
+        self.assertEqual(verbs - titles, set())
+        self.assertEqual(named - options, set())
+
+    def test_the_page_of_features_has_the_cases_of_each(self):
+        page = generated.site_pages(self.workplace)["checklist.md"]
+        rows = [line for line in page.splitlines() if line.startswith("| ")]
+        self.assertGreater(len(rows), 200)
+        for row in rows:
+            self.assertNotIn("|  |", row)
 
     def test_the_record_of_accuracy_is_that_of_the_program(self):
         """Of what takes seconds; whole steps are compared with the other record of them."""

@@ -24,14 +24,19 @@ class Case(unittest.TestCase):
 class Site(Case):
     def test_the_site_builds_and_its_pages_are_there(self):
         done = subprocess.run(
-            [SOURCE / "scripts/docs", self.folder / "site"], capture_output=True, text=True
+            [SOURCE / "scripts/docs", self.folder / "site"],
+            env={**os.environ, "TRELLIS": str(TRELLIS)},
+            capture_output=True,
+            text=True,
         )
         self.assertEqual(done.returncode, 0, done.stderr)
         for page in (
             "index",
             "guides/ci",
             "guides/planning",
+            "reference/commands",
             "reference/keys",
+            "checklist",
             "accuracy",
             "architecture",
             "changes",
@@ -41,19 +46,34 @@ class Site(Case):
             self.assertIn("<h1", text)
 
     def test_a_broken_link_fails(self):
-        for name in ("docs", "mkdocs.yml", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"):
-            copy = shutil.copytree if (SOURCE / name).is_dir() else shutil.copy
-            copy(SOURCE / name, self.folder / name)
+        shutil.copytree(SOURCE / "docs", self.folder / "docs")
         with open(self.folder / "docs/index.md", "a") as page:
             page.write("\n[nowhere](guides/nowhere.md)\n")
+        (self.folder / "mkdocs.yml").write_text(
+            f"INHERIT: {SOURCE}/mkdocs.yml\n"
+            f"hooks: [{SOURCE}/scripts/docs_tools/site_hook.py]\n"
+            f"docs_dir: {self.folder}/docs\nsite_dir: {self.folder}/site\n"
+        )
+        mkdocs = pathlib.Path(sys.executable).parent / "mkdocs"
         done = subprocess.run(
-            [pathlib.Path(sys.executable).parent / "mkdocs", "build", "--strict"],
-            cwd=self.folder,
+            [mkdocs, "build", "--strict", "--config-file", self.folder / "mkdocs.yml"],
+            cwd=SOURCE,
+            env={**os.environ, "TRELLIS": str(TRELLIS)},
             capture_output=True,
             text=True,
         )
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("guides/nowhere.md", done.stdout + done.stderr)
+        found = [line for line in done.stderr.splitlines() if line.startswith("WARNING")]
+        self.assertEqual(len(found), 1, done.stderr)
+        self.assertIn("guides/nowhere.md", found[0])
+
+    def test_the_tree_has_no_page_that_the_site_writes(self):
+        """A page in both would show the older text, and be a second source."""
+        sys.path.insert(0, str(SOURCE / "scripts"))
+        from docs_tools import commands, generated
+
+        pages = generated.site_pages(commands.Workplace(self.folder, TRELLIS, self.folder))
+        self.assertEqual([name for name in pages if (SOURCE / "docs" / name).exists()], [])
 
 
 class Version(Case):

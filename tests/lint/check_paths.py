@@ -2,7 +2,8 @@
 
 Checked in every .md but the changelog: texts in backticks with a slash whose first part is a
 folder of the tree, or that name a file (x.h, x.cpp, x.py, x.md).
-Also checked: paths of files in the text of sources outside tests/.
+Also checked: paths of files in the text of sources outside tests/, and links of README.md files,
+which are read without the site and its generated pages.
 `name.*`, `{a,b}` and `*` stand for any of them; a path may start at the root or at the document's
 folder. Placeholders (<name>, …) are left out.
 """
@@ -13,6 +14,7 @@ from pathlib import PurePosixPath
 from source_tree import FOLDERS, files, lines, main
 
 CODE = re.compile(r"`([^`\s]+)`")
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)")
 PATH = re.compile(r"[\w./*{},+-]+")
 OURS = (".h", ".cpp", ".py", ".md", ".cmake", ".in", ".js")
 IN_SOURCE = re.compile(rf"(?<![\w/.<$}}])(?:{'|'.join(FOLDERS)})/[\w/]+\.(?:h|cpp|py|md|yaml)\b")
@@ -45,6 +47,13 @@ def source_problems(root):
                     yield f"{path}:{number}: there is no {text}"
 
 
+def link_problems(root, document):
+    for number, line in enumerate(lines(root, document), 1):
+        for target in LINK.findall(CODE.sub("", line)):
+            if not ((root / document).parent / target).exists():
+                yield f"{document}:{number}: a link to {target}, which is not there"
+
+
 def check(root):
     yield from source_problems(root)
     documents = [
@@ -65,6 +74,8 @@ def check(root):
         )
 
     for document in documents:
+        if document.endswith("README.md"):
+            yield from link_problems(root, document)
         folder = (root / document).parent
         for number, line in enumerate(lines(root, document), 1):
             for text in CODE.findall(line):

@@ -73,9 +73,9 @@ LEGAL = {
     "tests/base/yaml_test.cpp": "TEST(Yaml, Reads) {}\nTEST_P(Forms,\n       Agree) {}\n",
     "tests/base/oracle.py": "class Numbers(Case):\n    def test_all(self):\n        pass\n\n\n"
     "class Simulated(Numbers):\n    world = simulate\n",
-    "docs/checklist.md": "| feature | tests |\n|---|---|\n| a | `base/yaml:Yaml.Reads`, "
-    "`base/yaml:Forms.*`, `base/oracle:Numbers.test_all`, `base/oracle:Simulated.*` |\n"
-    "| b | later: not there |\n",
+    "tests/checklist.yaml": "Section:\n  a:\n    base/yaml: Yaml.Reads,\n      Forms.*\n"
+    "    base/oracle: Numbers.test_all, Simulated.*\n  b: 'later: not there'\n  c:\n"
+    "    base/oracle: '*'\n",
 }
 
 # (file, content, part of the report that is expected)
@@ -263,6 +263,7 @@ FAULTS = {
         ("docs/a.md", "see `base/json.h`\n", "docs/a.md:1: there is no base/json.h"),
         ("base/README.md", "\nsee `json.h` and `yaml.h`\n", "base/README.md:2: there is no json.h"),
         ("base/README.md", "see `yaml.{h,py}`\n", "base/README.md:1: there is no yaml.{h,py}"),
+        ("base/README.md", "[a](yaml.h), [b](no.md#c)\n", "README.md:1: a link to no.md, which is"),
         ("docs/a.md", "see `sim/memory/`\n", "docs/a.md:1: there is no sim/memory/"),
         ("base/a.cpp", "// as in sim/core/old.h\n", "base/a.cpp:1: there is no sim/core/old.h"),
     ],
@@ -282,21 +283,22 @@ FAULTS = {
     ],
     "checklist": [
         (
-            "docs/checklist.md",
-            "| a | `base/yaml:Yaml.Writes` |\n",
-            "docs/checklist.md:1: tests/base/yaml has no case Yaml.Writes",
+            "tests/checklist.yaml",
+            "S:\n  a:\n    base/yaml: Yaml.Reads, Yaml.Writes\n",
+            "tests/checklist.yaml:3: tests/base/yaml has no case Yaml.Writes",
         ),
         (
-            "docs/checklist.md",
-            "| a | `base/json:Json.Reads` |\n",
-            "docs/checklist.md:1: there is no tests/base/json_test.cpp",
+            "tests/checklist.yaml",
+            "S:\n  a:\n    base/json: Json.Reads\n",
+            "tests/checklist.yaml:3: there is no tests/base/json_test.cpp",
         ),
         (
-            "docs/checklist.md",
-            "| a | `base/yaml:Yaml` |\n",
-            "`base/yaml:Yaml` is no name of a test",
+            "tests/checklist.yaml",
+            "S:\n  a:\n    base/yaml: Yaml\n",
+            "tests/checklist.yaml:3: 'Yaml' is no name of a test",
         ),
-        ("docs/checklist.md", "\n| a | soon |\n", "docs/checklist.md:2: a row without a test"),
+        ("tests/checklist.yaml", "S:\n  a: soon\n", "tests/checklist.yaml:2: 'a' has no test"),
+        ("tests/checklist.yaml", "S:\n  a:\n", "tests/checklist.yaml:2: 'a' has no test"),
         (
             "tests/base/oracle.py",
             "class Others(Case):\n    def test_all(self):\n",
