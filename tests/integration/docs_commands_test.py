@@ -73,9 +73,19 @@ class Start(Case):
         self.check("docs/index.md")
 
 
-class Planning(Case):
+class Layout(Case):
     def test_page(self):
-        self.check("docs/guides/planning.md")
+        self.check("docs/guides/layout.md")
+
+
+class Cost(Case):
+    def test_page(self):
+        self.check("docs/guides/cost.md")
+
+
+class Limits(Case):
+    def test_page(self):
+        self.check("docs/guides/limits.md")
 
 
 class ContinuousIntegration(Case):
@@ -126,6 +136,13 @@ class Others(Case):
                 self.fail(
                     f"{name}:{runs[0].line}: no test runs its commands: name it in {__file__}"
                 )
+
+    def test_planning_begins_with_a_command(self):
+        for name in ("layout", "cost", "limits"):
+            text = (SOURCE / f"docs/guides/{name}.md").read_text()
+            self.assertRegex(
+                text, r"\A# [^\n]+\n\n(<!-- [^\n]+ -->\n)?```console\n\$ trellis ", name
+            )
 
     def test_commands_are_in_marked_blocks(self):
         """A block without a language could hide a command from this test."""

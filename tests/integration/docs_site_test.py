@@ -33,7 +33,9 @@ class Site(Case):
         for page in (
             "index",
             "guides/ci",
-            "guides/planning",
+            "guides/layout",
+            "guides/cost",
+            "guides/limits",
             "reference/commands",
             "reference/keys",
             "checklist",
