@@ -1,3 +1,6 @@
+# trellis_folder(<folder> "<purpose>")
+#   what a folder is for, "." for this one: a line of ARCHITECTURE's map. tests/lint/architecture.py
+#   reads it; nothing is built.
 # trellis_library(<folder>_<sub> [ROOM folder] [SRCS …] [HDRS …] DEPS … [TORCH] [OBJECT] [SEPARATE]
 #   [COLD])
 #   alias trellis::<name>
@@ -64,6 +67,9 @@ endfunction()
 
 function(trellis_cold target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
+function(trellis_folder)
 endfunction()
 
 function(trellis_library name)

@@ -2,14 +2,11 @@
 of the cases."""
 
 import re
-import sys
 
 from docs_tools.commands import SOURCE
+from docs_tools.lints import check_checklist
 
-sys.path.insert(0, str(SOURCE / "tests/lint"))
-import check_checklist  # noqa: E402
-
-WORD = re.compile(r"NxDTs?|NxDs?|NeMos?|[A-Z][a-z]+|[A-Z]+(?![a-z])|[a-z]+|\d+")
+WORD = re.compile(r"(?:NxDT|NxD|NeMo|ZeRO|LoRA)s?\d*|[A-Z]?[a-z]+\d*|[A-Z]+(?![a-z])\d*|\d+")
 BEGIN = """# Features and the tests that prove them
 
 What NxD Training, NxD and this program have, and what holds, in the words of the tests' cases.

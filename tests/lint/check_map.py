@@ -1,54 +1,32 @@
-"""The map in ARCHITECTURE.md lists the folders of the tree, and no others. Usage: check_map.py ROOT
+"""Every folder has a line of purpose, and ARCHITECTURE.md has the map and the picture that follow
+from the CMake files. Usage: check_map.py ROOT
 
-The map is the code block below "## Map": one folder a line, two blanks of indentation a level.
-Folders of the product are listed at every depth,
-the others (tests, docs, …) by name only.
+How they are declared: architecture.py.
 """
 
-import re
-
-from source_tree import FOLDERS, LAYERS, NOT_OURS, lines, main
-
-MAP = "ARCHITECTURE.md"
-ENTRY = re.compile(r"^(?P<indent> *)(?P<name>[\w.]+)/(?:\s|$)")
-
-
-def mapped(content):
-    """(line number, path) of each line of the map."""
-    inside, path = False, []
-    for number, line in enumerate(content, 1):
-        if line.startswith("## "):
-            inside = line == "## Map"
-        if not inside or not (entry := ENTRY.match(line)):
-            continue
-        depth = len(entry["indent"]) // 2
-        path = path[:depth] + [entry["name"]]
-        yield number, "/".join(path)
-
-
-def tree(root):
-    """Folders that hold files."""
-    for top in FOLDERS:
-        if (root / top).is_dir():
-            yield top
-        if top not in LAYERS:
-            continue
-        for folder in sorted(p for p in (root / top).rglob("*") if p.is_dir()):
-            path = folder.relative_to(root)
-            if not NOT_OURS & set(path.parts) and any(leaf.is_file() for leaf in folder.rglob("*")):
-                yield str(path)
+import architecture
+from source_tree import main
 
 
 def check(root):
-    if not (root / MAP).exists():
+    page = root / architecture.PAGE
+    if not page.exists():
         return
-    listed = list(mapped(lines(root, MAP)))
-    there = set(tree(root))
-    for number, path in listed:
-        if path not in there:
-            yield f"{MAP}:{number}: there is no folder {path}/"
-    for path in sorted(there - {path for _, path in listed}):
-        yield f"{MAP}:1: the map lacks {path}/"
+    yield from architecture.problems(root)
+    text = page.read_text(encoding="utf-8")
+    found = {block["name"]: block for block in architecture.BLOCK.finditer(text)}
+    for name, write in architecture.TEXTS.items():
+        if name not in found:
+            yield f"{architecture.PAGE}:1: expected a block <!-- generated: {name} -->"
+            continue
+        old, new = found[name]["text"].splitlines(), write(root).splitlines()
+        line = text.count("\n", 0, found[name].start("text")) + 1
+        if old != new:
+            at = next((i for i, pair in enumerate(zip(old, new)) if pair[0] != pair[1]), len(old))
+            yield (
+                f"{architecture.PAGE}:{line + min(at, len(old))}: the {name} is not that of the "
+                f"CMake files: run scripts/refresh-outputs {architecture.PAGE}"
+            )
 
 
 if __name__ == "__main__":

@@ -248,16 +248,32 @@ FAULTS = {
     ],
     "map": [
         (
-            "ARCHITECTURE.md",
-            "## Map\n\n```\nbase/   a\nnothing/   b\n```\n",
-            "ARCHITECTURE.md:5: there is no folder nothing/",
+            "base/files/a.cpp",
+            "\n",
+            "base/files:1: the folder has no line of purpose: trellis_folder(files",
         ),
         (
-            "ARCHITECTURE.md",
-            "## Map\n\n```\nsim/\n  isa/\n```\n",
-            "ARCHITECTURE.md:1: the map lacks sim/systemc/",
+            "docs/CMakeLists.txt",
+            'trellis_folder(. "a site")\n',
+            "docs/CMakeLists.txt:1: trellis_folder: CMakeLists.txt has a line for docs/",
         ),
-        ("ARCHITECTURE.md", "## Another\n\n```\nbase/\n```\n", "the map lacks base/"),
+        (
+            "base/CMakeLists.txt",
+            'trellis_folder(. "units")\ntrellis_folder(files "files")\n',
+            "base/CMakeLists.txt:1: trellis_folder: there is no folder base/files/",
+        ),
+        (
+            "base/CMakeLists.txt",
+            'trellis_folder(. "metres")\ntrellis_library(base ROOM .)\n',
+            "ARCHITECTURE.md:11: the map is not that of the CMake files: run scripts",
+        ),
+        (
+            "sim/CMakeLists.txt",
+            'trellis_folder(. "machine")\ntrellis_folder(isa "programs")\n'
+            "trellis_library(sim ROOM isa DEPS trellis::base TORCH)\n",
+            "ARCHITECTURE.md:6: the picture is not that of the CMake files",
+        ),
+        ("ARCHITECTURE.md", "# Another\n", "expected a block <!-- generated: map -->"),
     ],
     "paths": [
         ("docs/a.md", "see `base/json.h`\n", "docs/a.md:1: there is no base/json.h"),
@@ -314,6 +330,23 @@ FORMATTED = {  # for the formatters, which read their settings from the root
     "tests/base/b.py": 'x = "b"\n',
     "scripts/b": '#!/usr/bin/env bash\nrm "$1"\n',
 }
+MAPPED = {  # the lines of its map and picture are the declarations'
+    "CMakeLists.txt": 'trellis_folder(docs "a site (this)")\n'
+    "add_subdirectory(sim)\nadd_subdirectory(base)\nadd_subdirectory(docs)\n",
+    "base/CMakeLists.txt": 'trellis_folder(. "units")\ntrellis_library(base ROOM .)\n',
+    "base/units.cpp": "\n",
+    "sim/CMakeLists.txt": 'trellis_folder(. "machine")\ntrellis_folder(isa "programs")\n'
+    "trellis_library(sim ROOM isa DEPS trellis::base)\n",
+    "sim/isa/program.cpp": "\n",
+    "docs/index.md": "\n",
+    "ARCHITECTURE.md": "<!-- generated: picture -->\n\n```text\n"
+    "      base  LibTorch  SystemC\nbase   ·       ·         ·\nsim    ■       ·         ·\n```\n"
+    "<!-- generated: map -->\n\n```text\n"
+    "base/                   units\n"
+    "sim/                    machine\n"
+    "  isa/                  programs\n"
+    "docs/                   a site (this)\n```\n",
+}
 CHECKS = {
     "map": check_map.check,
     "paths": check_paths.check,
@@ -339,7 +372,7 @@ def problems(check, files):
 
 def main():
     check = CHECKS[sys.argv[1]]
-    legal = FORMATTED if sys.argv[1] == "format" else LEGAL
+    legal = {"format": FORMATTED, "map": MAPPED}.get(sys.argv[1], LEGAL)
     if sys.argv[1] == "sizes":
         table = "  static const std::vector<int> all = {\n" + "      1,\n" * 80 + "  };\n"
         legal = legal | {
