@@ -125,8 +125,8 @@ void print_json(const hub::ExportPlan& plan, const Place& out,
 void print_text(const hub::ExportPlan& plan, const Place& out,
                 const std::optional<Comparison>& read_back) {
   std::cout << fmt::format("{}: {} parameters, {} in {} files of weights\n",
-                           terminal_line(out.address()), plan.parameters,
-                           human_bytes(plan.bytes), plan.shards.size());
+                           terminal_line(out.address()), plan.parameters, human_bytes(plan.bytes),
+                           plan.shards.size());
   if (read_back) std::cout << read_back_text(*read_back, "the checkpoint");
 }
 

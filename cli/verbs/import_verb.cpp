@@ -51,16 +51,14 @@ analysis::ImportedConfig read(const ImportOptions& options) {
 
 /// In the layout of the configuration that was written.
 int import_weights(const ImportOptions& options, const std::string& from) {
-  std::vector<std::string> overrides;
-  add_accepted(options.accepted, overrides);
-  return import_checkpoint({.source = options.checkpoint,
-                            .destination = options.output_checkpoint,
-                            .config_file = options.out,
-                            .saved_with = {},
-                            .overrides = overrides,
-                            .source_format = from == "hf" ? "hugging_face" : "",
-                            .weights_only = options.weights_only || from == "hf"},
-                           options.verify);
+  trainer::ReshardRequest request;
+  request.config_file = options.out;
+  add_accepted(options.accepted, request.overrides);
+  request.source = options.checkpoint;
+  request.destination = options.output_checkpoint;
+  request.source_format = from == "hf" ? "hugging_face" : "";
+  request.weights_only = options.weights_only || from == "hf";
+  return import_checkpoint(request, options.verify);
 }
 
 int import(const ImportOptions& options) {

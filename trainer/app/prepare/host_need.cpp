@@ -116,12 +116,11 @@ void check_host_memory(const RunConfig& config, int ranks_at_once, std::int64_t 
   throw Error(
       ExitCode::kDoesNotFit,
       c10::str(config.name, ": training allocates real memory on this host: it needs at least ",
-               human_bytes(need.total()), " for ", config.world_size(),
-               " ranks (weights ", human_bytes(need.weights), ", gradients ",
-               human_bytes(need.gradients), ", optimizer states ",
-               human_bytes(need.optimizer_states), ", activations ",
-               human_bytes(need.activations), "), but ",
-               human_bytes(available_bytes), " are available (", limit,
+               human_bytes(need.total()), " for ", config.world_size(), " ranks (weights ",
+               human_bytes(need.weights), ", gradients ", human_bytes(need.gradients),
+               ", optimizer states ", human_bytes(need.optimizer_states), ", activations ",
+               human_bytes(need.activations), "), but ", human_bytes(available_bytes),
+               " are available (", limit,
                "). `trellis simulate` gives the step time and "
                "`trellis memory` each device's memory without allocating weights; to train "
                "here, take fewer ranks or a smaller model (model.num_layers)"));

@@ -286,7 +286,7 @@ class Run {
   }
 
   RunConfig load() const {
-    const RunChanges changes{.steps = request_.steps};
+    const VerbChanges changes{.steps = request_.steps};
     RunConfig config = load_run_config(request_, changes);
     if (const auto resumed = request_.resume ? resumed_run_directory(config) : std::nullopt) {
       std::vector<std::string> overrides = request_.overrides;

@@ -169,7 +169,7 @@ RunCheck check_document(const YamlDocument& document, const std::string& file,
   return check;
 }
 
-void apply(const RunChanges& changes, RunConfig& config) {
+void apply(const VerbChanges& changes, RunConfig& config) {
   if (changes.without_progress) config.trainer.enable_progress_bar = false;
   if (changes.steps == 0 || changes.steps == config.trainer.max_steps) return;
   std::optional<SchedSection>& schedule = config.model.optim.sched;
@@ -209,14 +209,14 @@ RunCheck RunConfigFile::check(const std::vector<std::string>& overrides,
 }
 
 RunConfig RunConfigFile::load(const std::vector<std::string>& overrides,
-                              const std::string& instance, const RunChanges& changes) const {
+                              const std::string& instance, const VerbChanges& changes) const {
   RunConfig config = without_problems(check(overrides, instance));
   apply(changes, config);
   return config;
 }
 
 RunCheck check_run_config(const std::string& file, const std::vector<std::string>& overrides,
-                          const std::string& instance, const RunChanges& changes) {
+                          const std::string& instance, const VerbChanges& changes) {
   const auto open = [&](const std::vector<std::string>& all) {
     return YamlDocument::load(file, all);
   };
@@ -241,11 +241,11 @@ RunCheck check_saved_run_config(const std::string& text, const std::string& file
 }
 
 RunConfig load_run_config(const std::string& file, const std::vector<std::string>& overrides,
-                          const std::string& instance, const RunChanges& changes) {
+                          const std::string& instance, const VerbChanges& changes) {
   return without_problems(check_run_config(file, overrides, instance, changes));
 }
 
-RunConfig load_run_config(const RunSource& source, const RunChanges& changes) {
+RunConfig load_run_config(const RunSource& source, const VerbChanges& changes) {
   return load_run_config(source.config_file, source.overrides, source.instance, changes);
 }
 

@@ -24,7 +24,7 @@ struct RunCheck {
 };
 
 /// What a verb runs otherwise than the file says. RunConfig::resolved_yaml has it.
-struct RunChanges {
+struct VerbChanges {
   std::int64_t steps = 0;  ///< trainer.max_steps; 0: the file's. A schedule without a length of
                            ///< its own keeps the one that it has in the file
   bool without_progress = false;  ///< trainer.enable_progress_bar off
@@ -37,16 +37,16 @@ struct RunChanges {
 [[nodiscard]] RunCheck check_run_config(const std::string& file,
                                         const std::vector<std::string>& overrides,
                                         const std::string& instance = sim::kTrainingInstance,
-                                        const RunChanges& changes = {});
+                                        const VerbChanges& changes = {});
 /// The same for a run: throws one ConfigError with every problem, logs the warnings.
 [[nodiscard]] RunConfig load_run_config(const std::string& file,
                                         const std::vector<std::string>& overrides,
                                         const std::string& instance = sim::kTrainingInstance,
-                                        const RunChanges& changes = {});
+                                        const VerbChanges& changes = {});
 /// Throws a ConfigError that lists the features which this version validates but does not
 /// support. `simulate`: only those that change a step.
 void refuse_unsupported(const RunConfig& config, bool simulate);
-[[nodiscard]] RunConfig load_run_config(const RunSource& source, const RunChanges& changes = {});
+[[nodiscard]] RunConfig load_run_config(const RunSource& source, const VerbChanges& changes = {});
 
 /// A configuration that is checked many times with other overrides, as the candidates of a sweep
 /// are: its file is read and parsed once. Several threads may use it.
@@ -59,7 +59,7 @@ class RunConfigFile {
                                const std::string& instance = sim::kTrainingInstance) const;
   /// The configuration of such a check. Throws ConfigError as load_run_config().
   [[nodiscard]] RunConfig load(const std::vector<std::string>& overrides,
-                               const std::string& instance, const RunChanges& changes = {}) const;
+                               const std::string& instance, const VerbChanges& changes = {}) const;
 
  private:
   std::string file_;
