@@ -7,6 +7,7 @@
 #include <random>
 
 #include "tests/device/compiler/interpreter.h"
+#include "tests/device/compiler/products.h"
 #include "tests/device/compiler/test_core.h"
 #include "device/compiler/gemm/lower_gemm.h"
 
@@ -33,6 +34,34 @@ HbmView matrix(std::uint32_t buffer, DType dtype, std::int64_t batch, std::int64
 double at(const HbmView& v, const Values& values, std::int64_t b, std::int64_t i, std::int64_t j) {
   return values[static_cast<std::size_t>(v.offset + b * v.strides[0] + i * v.strides[1] +
                                          j * v.strides[2])];
+}
+
+struct Operands {
+  const Values &a, &b, &d;
+};
+
+/// Of the plain formula.
+void expect_product(const GemmCase& c, const Gemm& gemm, const Operands& in, const Values& got) {
+  Values all_b(static_cast<std::size_t>(c.k * c.n)), row_a(static_cast<std::size_t>(c.k)),
+      sums(static_cast<std::size_t>(c.n));
+  for (std::int64_t i = 0; i < c.batch; ++i) {
+    for (std::int64_t k = 0; k < c.k; ++k) {
+      for (std::int64_t n = 0; n < c.n; ++n)
+        all_b[static_cast<std::size_t>(k * c.n + n)] = at(gemm.b, in.b, i, k, n);
+    }
+    for (std::int64_t m = 0; m < c.m; ++m) {
+      for (std::int64_t k = 0; k < c.k; ++k)
+        row_a[static_cast<std::size_t>(k)] = at(gemm.a, in.a, i, m, k);
+      std::fill(sums.begin(), sums.end(), 0.0);
+      add_rows(sums, {row_a.data(), 1}, all_b.data(), c.k);
+      for (std::int64_t n = 0; n < c.n; ++n) {
+        double sum = c.alpha * sums[static_cast<std::size_t>(n)];
+        if (gemm.addend) sum += c.beta * at(*gemm.addend, in.d, i, m, n);
+        ASSERT_NEAR(at(gemm.c, got, i, m, n), sum, 1e-2 + 1e-2 * std::abs(sum))
+            << i << " " << m << " " << n;
+      }
+    }
+  }
 }
 
 void check_gemm(const GemmCase& c) {
@@ -80,19 +109,7 @@ void check_gemm(const GemmCase& c) {
       ASSERT_EQ(first, got) << "the schedule changes the result: a race";
     }
   }
-  for (std::int64_t i = 0; i < c.batch; ++i) {
-    for (std::int64_t m = 0; m < c.m; ++m) {
-      for (std::int64_t n = 0; n < c.n; ++n) {
-        double sum = 0;
-        for (std::int64_t k = 0; k < c.k; ++k)
-          sum += at(gemm.a, va, i, m, k) * at(gemm.b, vb, i, k, n);
-        sum *= c.alpha;
-        if (gemm.addend) sum += c.beta * at(*gemm.addend, vd, i, m, n);
-        ASSERT_NEAR(at(gemm.c, first, i, m, n), sum, 1e-2 + 1e-2 * std::abs(sum))
-            << i << " " << m << " " << n;
-      }
-    }
-  }
+  expect_product(c, gemm, {va, vb, vd}, first);
 }
 
 void check_tiling(GemmTiling tiling) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tests/device/compiler/numbers.h"
+#include "tests/device/compiler/products.h"
 
 namespace trellis::device::testing {
 
@@ -210,8 +211,39 @@ class Interpreter::View {
   void set(std::int64_t partition, std::int64_t element, double value) const {
     encode(dtype_, value, place(partition, element));
   }
+  [[nodiscard]] std::size_t size() const { return bytes_.size(); }
+  /// All elements of a partition.
+  void read(std::int64_t partition, double* out) const {
+    switch (dtype_) {
+      case DType::kFp32: return read_as<DType::kFp32>(partition, out);
+      case DType::kBf16: return read_as<DType::kBf16>(partition, out);
+      default:
+        for (std::size_t e = 0; e < bytes_.size(); ++e)
+          out[e] = get(partition, static_cast<std::int64_t>(e));
+    }
+  }
+  void write(std::int64_t partition, const double* values) const {
+    switch (dtype_) {
+      case DType::kFp32: return write_as<DType::kFp32>(partition, values);
+      case DType::kBf16: return write_as<DType::kBf16>(partition, values);
+      default:
+        for (std::size_t e = 0; e < bytes_.size(); ++e)
+          set(partition, static_cast<std::int64_t>(e), values[e]);
+    }
+  }
 
  private:
+  // Of a type that the compiler knows: the loop does not ask for it at each element.
+  template <DType kType>
+  void read_as(std::int64_t partition, double* out) const {
+    const std::uint8_t* const row = first_ + partition * row_;
+    for (std::size_t e = 0; e < bytes_.size(); ++e) out[e] = decode(kType, row + bytes_[e]);
+  }
+  template <DType kType>
+  void write_as(std::int64_t partition, const double* values) const {
+    std::uint8_t* const row = first_ + partition * row_;
+    for (std::size_t e = 0; e < bytes_.size(); ++e) encode(kType, values[e], row + bytes_[e]);
+  }
   [[nodiscard]] std::uint8_t* place(std::int64_t partition, std::int64_t element) const {
     return first_ + partition * row_ + bytes_[static_cast<std::size_t>(element)];
   }
@@ -261,17 +293,14 @@ void Interpreter::execute_dma(const Instruction& i) {
   if (i.opcode == Opcode::kDma) {
     // Rows may be cut differently on both sides: only the linear order counts. All is read before
     // anything is written.
-    Values values;
     const View from = view(i.src0), to = view(i.dst);
-    const std::int64_t read = i.src0.elements_per_partition(),
-                       written = i.dst.elements_per_partition();
-    for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
-      for (std::int64_t e = 0; e < read; ++e) values.push_back(from.get(p, e));
-    }
-    std::size_t n = 0;
-    for (std::int64_t p = 0; p < i.dst.num_partitions; ++p) {
-      for (std::int64_t e = 0; e < written; ++e) to.set(p, e, values[n++]);
-    }
+    Values values(from.size() * static_cast<std::size_t>(i.src0.num_partitions));
+    for (std::int64_t p = 0; p < i.src0.num_partitions; ++p)
+      from.read(p, values.data() + static_cast<std::size_t>(p) * from.size());
+    if (values.size() < to.size() * static_cast<std::size_t>(i.dst.num_partitions))
+      throw std::runtime_error("a transfer writes more than it reads");
+    for (std::int64_t p = 0; p < i.dst.num_partitions; ++p)
+      to.write(p, values.data() + static_cast<std::size_t>(p) * to.size());
     return;
   }
   const bool gather = i.opcode == Opcode::kDmaGather;
@@ -295,18 +324,26 @@ void Interpreter::execute_dma(const Instruction& i) {
 }
 
 Values Interpreter::contraction_rows(const Instruction& i) const {
-  Values rows;
-  const std::int64_t columns = i.src0.elements_per_partition();
-  const bool mx = isa::is_mx(i.src0.dtype);
   const View from = view(i.src0);
+  Values rows;
+  if (!isa::is_mx(i.src0.dtype)) {
+    rows.resize(from.size() * static_cast<std::size_t>(i.src0.num_partitions));
+    for (std::int64_t p = 0; p < i.src0.num_partitions; ++p)
+      from.read(p, rows.data() + static_cast<std::size_t>(p) * from.size());
+    return rows;
+  }
+  const Values numbers = mx_numbers(i.src0.dtype);
+  const std::uint32_t last = static_cast<std::uint32_t>(numbers.size()) - 1;
+  const int bits = mx_bits(i.src0.dtype);
+  Values packed(from.size()), scales(from.size());
   for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
-    for (int part = 0; part < (mx ? kMxPacked : 1); ++part) {
-      for (std::int64_t n = 0; n < columns; ++n) {
-        const double value = from.get(p, n);
-        rows.push_back(mx ? unpack(i.src0.dtype, static_cast<std::uint32_t>(value), part) *
-                                mx_scale(get(i.src1, p / kMxScaleRows, n))
-                          : value);
-      }
+    from.read(p, packed.data());
+    for (std::size_t n = 0; p % kMxScaleRows == 0 && n < scales.size(); ++n)
+      scales[n] = mx_scale(get(i.src1, p / kMxScaleRows, static_cast<std::int64_t>(n)));
+    for (int part = 0; part < kMxPacked; ++part) {
+      for (std::size_t n = 0; n < packed.size(); ++n)
+        rows.push_back(numbers[static_cast<std::uint32_t>(packed[n]) >> (part * bits) & last] *
+                       scales[n]);
     }
   }
   return rows;
@@ -330,14 +367,13 @@ void Interpreter::execute_matmul(const Instruction& i, const EngineState& state)
   const View to = view(i.dst);
   Values sums(static_cast<std::size_t>(columns));
   for (std::int64_t m = 0; m < i.dst.num_partitions; ++m) {
-    for (std::int64_t n = 0; n < columns; ++n)
-      sums[static_cast<std::size_t>(n)] = i.accumulate ? to.get(m, n) : 0;
-    for (std::int64_t p = 0; p < k; ++p) {
-      const double weight = state.weights[static_cast<std::size_t>(p * state.weight_columns + m)];
-      const double* row = moving.data() + p * columns;
-      for (std::size_t n = 0; n < sums.size(); ++n) sums[n] += weight * row[n];
+    if (i.accumulate) {
+      to.read(m, sums.data());
+    } else {
+      std::fill(sums.begin(), sums.end(), 0.0);
     }
-    for (std::int64_t n = 0; n < columns; ++n) to.set(m, n, sums[static_cast<std::size_t>(n)]);
+    add_rows(sums, {state.weights.data() + m, state.weight_columns}, moving.data(), k);
+    to.write(m, sums.data());
   }
 }
 
@@ -396,13 +432,16 @@ void Interpreter::execute_eight(const Instruction& i) {
 
 void Interpreter::execute_reduce(const Instruction& i) {
   const View from = view(i.src0), to = view(i.dst);
+  Values row(from.size());
   for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
     const std::int64_t results = i.dst.elements_per_partition(),
                        n = i.src0.elements_per_partition() / results;
+    from.read(p, row.data());
     for (std::int64_t r = 0; r < results; ++r) {
-      double result = i.accumulate ? to.get(p, r) : from.get(p, r * n);
+      const double* const values = row.data() + r * n;
+      double result = i.accumulate ? to.get(p, r) : values[0];
       for (std::int64_t e = i.accumulate ? 0 : 1; e < n; ++e)
-        result = apply(i.alu, result, from.get(p, r * n + e));
+        result = apply(i.alu, result, values[e]);
       to.set(p, r, result);
     }
   }
@@ -427,48 +466,68 @@ std::int32_t Interpreter::EngineState::draw() {
 }
 
 void Interpreter::execute_elementwise(const Instruction& i, EngineState& state) {
-  const std::int64_t width = i.dst.elements_per_partition();
   const View to = view(i.dst);
   const std::optional<View> from = i.src0.present() ? std::optional(view(i.src0)) : std::nullopt,
                             other = i.src1.present() ? std::optional(view(i.src1)) : std::nullopt;
+  Values row(std::max(to.size(), from ? from->size() : 0)), operands(other ? other->size() : 0);
+  const std::span<double> results(row.data(), to.size());
   for (std::int64_t p = 0; p < i.dst.num_partitions; ++p) {
-    double sum = i.dst1.present() && i.accumulate ? get(i.dst1, p, 0) : 0;
-    for (std::int64_t e = 0; e < width; ++e) {
-      const double a = from ? from->get(p, e) : 0;
-      double result = a;
-      switch (i.opcode) {
-        case Opcode::kTensorTensor: result = apply(i.alu, a, other->get(p, e)); break;
-        case Opcode::kTensorScalar:
-          result = apply(i.alu, a, other ? other->get(p, 0) : i.imm0);
-          if (i.alu2 != isa::AluOp::kNone)
-            result =
-                apply(i.alu2, result,
-                      other && i.src1.elements_per_partition() == 2 ? other->get(p, 1) : i.imm1);
-          break;
-        case Opcode::kScalarTensorTensor:
-          result = apply(i.alu2, apply(i.alu, a, i.imm0), other->get(p, e));
-          break;
-        case Opcode::kActivation:
-          result = apply(i.activation, i.imm0 * a + (other ? other->get(p, 0) : i.imm1));
-          break;
-        case Opcode::kSelect: result = other->get(p, e) != 0 ? a : i.imm0; break;
-        case Opcode::kMemset: result = i.imm0; break;
-        case Opcode::kRandom: result = state.draw(); break;
-        case Opcode::kIota: result = i.imm0 + i.imm1 * static_cast<double>(p * width + e); break;
-        default: break;
-      }
-      to.set(p, e, result);
-      sum += result;
+    if (from) from->read(p, row.data());
+    if (other) other->read(p, operands.data());
+    elementwise_row(i, state, p, operands, results);
+    to.write(p, results.data());
+    if (!i.dst1.present()) continue;
+    double sum = i.accumulate ? get(i.dst1, p, 0) : 0;
+    for (const double value : results) sum += value;
+    set(i.dst1, p, 0, sum);
+  }
+}
+
+void Interpreter::elementwise_row(const Instruction& i, EngineState& state, std::int64_t partition,
+                                  const Values& operands, std::span<double> row) {
+  const auto each = [row](auto function) {
+    for (std::size_t e = 0; e < row.size(); ++e) row[e] = function(e, row[e]);
+  };
+  const auto scalar = [&operands](double otherwise) {
+    return operands.empty() ? otherwise : operands.front();
+  };
+  switch (i.opcode) {
+    case Opcode::kTensorTensor:
+      return each([&](std::size_t e, double a) { return apply(i.alu, a, operands[e]); });
+    case Opcode::kTensorScalar: {
+      const double first = scalar(i.imm0), second = operands.size() == 2 ? operands.back() : i.imm1;
+      each([&](std::size_t, double a) { return apply(i.alu, a, first); });
+      if (i.alu2 == isa::AluOp::kNone) return;
+      return each([&](std::size_t, double a) { return apply(i.alu2, a, second); });
     }
-    if (i.dst1.present()) set(i.dst1, p, 0, sum);
+    case Opcode::kScalarTensorTensor:
+      return each([&](std::size_t e, double a) {
+        return apply(i.alu2, apply(i.alu, a, i.imm0), operands[e]);
+      });
+    case Opcode::kActivation:
+      return each([&, bias = scalar(i.imm1)](std::size_t, double a) {
+        return apply(i.activation, i.imm0 * a + bias);
+      });
+    case Opcode::kSelect:
+      return each([&](std::size_t e, double a) { return operands[e] != 0 ? a : i.imm0; });
+    case Opcode::kMemset: return each([&](std::size_t, double) { return i.imm0; });
+    case Opcode::kRandom: return each([&](std::size_t, double) { return state.draw(); });
+    case Opcode::kIota:
+      return each([&](std::size_t e, double) {
+        const auto index = static_cast<std::size_t>(partition) * row.size() + e;
+        return i.imm0 + i.imm1 * static_cast<double>(index);
+      });
+    default: return;
   }
 }
 
 void Interpreter::transpose(const Instruction& i) {
   const View from = view(i.src0), to = view(i.dst);
   const std::int64_t columns = i.src0.elements_per_partition();
+  Values row(from.size());
   for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
-    for (std::int64_t e = 0; e < columns; ++e) to.set(e, p, from.get(p, e));
+    from.read(p, row.data());
+    for (std::int64_t e = 0; e < columns; ++e) to.set(e, p, row[static_cast<std::size_t>(e)]);
   }
 }
 

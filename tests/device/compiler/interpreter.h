@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,10 @@ class Interpreter {
   void execute(const sim::isa::Instruction& instruction, EngineState& state);
   void execute_dma(const sim::isa::Instruction& instruction);
   void execute_elementwise(const sim::isa::Instruction& instruction, EngineState& state);
+  /// One partition of it: `row` has the first operand's values, then the results.
+  static void elementwise_row(const sim::isa::Instruction& instruction, EngineState& state,
+                              std::int64_t partition, const Values& operands,
+                              std::span<double> row);
   void execute_scan(const sim::isa::Instruction& i);
   void execute_reduce(const sim::isa::Instruction& instruction);
   void transpose(const sim::isa::Instruction& instruction);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
+#include <vector>
 
 #include "sim/isa/types.h"
 
@@ -67,6 +68,13 @@ inline int mx_bits(DType packed) { return 2 * sim::isa::size_bytes(packed); }
 inline double unpack(DType packed, std::uint32_t element, int which) {
   return decode(mx_format(packed),
                 element >> (which * mx_bits(packed)) & ((1u << mx_bits(packed)) - 1));
+}
+/// What each code of a packed element's four means.
+inline std::vector<double> mx_numbers(DType packed) {
+  std::vector<double> numbers(std::size_t{1} << mx_bits(packed));
+  for (std::size_t code = 0; code < numbers.size(); ++code)
+    numbers[code] = decode(mx_format(packed), static_cast<std::uint32_t>(code));
+  return numbers;
 }
 /// A scale is a power of two, biased by 127.
 inline double mx_scale(double stored) { return std::ldexp(1.0, static_cast<int>(stored) - 127); }
