@@ -3,6 +3,7 @@ that the test trains."""
 
 import io
 import json
+import os
 import pathlib
 import random
 import sysconfig
@@ -289,11 +290,15 @@ class AddedTokensOfEveryFile(TokenizersCase):
 
 
 class WholeOfUnicode(TokenizersCase):
-    """Every character, as the package's tables of several versions have them."""
+    """Every character, as the package's tables of several versions have them. Everywhere but in
+    scripts/judge: all of those below U+3100, where most scripts and rules are, and one in 31 of the
+    others, most of which are ideographs and syllables that follow from their number."""
 
     def texts(self):
         codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
         assigned = [c for c in codes if c < 0x32400 or 0xE0000 <= c < 0xE0200]
+        if os.environ.get("TRELLIS_JUDGE") != "1":
+            assigned = [c for c in assigned if c < 0x3100 or c % 31 == 0]
         step = 97  # characters that are neighbours in a text are not in the table
         return ["".join(f"a{chr(c)}A " for c in assigned[first::step]) for first in range(step)] + [
             "".join(chr(c) for c in assigned[first::step]) for first in range(step)
@@ -424,18 +429,19 @@ class SentencePieceBpe(TokenizersCase):
 
     def test_metaspace_of_every_scheme(self):
         for scheme in ("always", "first", "never"):
+            tokenizer = train(
+                pre_tokenizers.Metaspace(prepend_scheme=scheme),
+                byte_level=False,
+                byte_fallback=True,
+                fuse_unk=True,
+                unk_token="<unk>",
+            )
+            tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme)
             for split in (True, False):
                 with self.subTest(scheme=scheme, split=split):
-                    steps = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
-                    tokenizer = train(
-                        pre_tokenizers.Metaspace(prepend_scheme=scheme),
-                        byte_level=False,
-                        byte_fallback=True,
-                        fuse_unk=True,
-                        unk_token="<unk>",
+                    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
+                        prepend_scheme=scheme, split=split
                     )
-                    tokenizer.pre_tokenizer = steps
-                    tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme)
                     self.compare(tokenizer)
 
     def test_normalizer_without_pre_tokenizer(self):

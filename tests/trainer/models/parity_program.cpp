@@ -1,5 +1,6 @@
-// Runs a model for another program: parity_program INPUT OUTPUT. Both files are dictionaries,
-// readable by torch.load.
+// Runs models for another program, one for each two lines of its standard input, INPUT and OUTPUT,
+// and answers each with a line, as JSON: null or what went wrong. (Starting LibTorch takes longer
+// than most of the models.) Both files are dictionaries, readable by torch.load.
 //   INPUT   config {key: number or text}, weights {name: tensor}, input_ids and labels [steps, b,
 //           s], and when they matter loss_mask,
 //           position_ids, attention_mask, token_type_ids of the same shape, next_sentence_labels
@@ -16,6 +17,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <nlohmann/json.hpp>
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include "base/error.h"
@@ -278,15 +280,17 @@ void run(const std::string& input_file, const std::string& output_file) {
 }  // namespace
 }  // namespace trellis::trainer
 
-int main(int count, char** arguments) {
-  try {
-    if (count != 3) throw trellis::ConfigError("usage: parity_program INPUT OUTPUT");
-    at::set_num_threads(1);  // as a rank has; and two threads that make the math library's first
-                             // call at once may get an exp of fewer bits
-    trellis::trainer::run(arguments[1], arguments[2]);
-    return 0;
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
-    return 2;
+int main() {
+  at::set_num_threads(1);  // as a rank has; and two threads that make the math library's first
+                           // call at once may get an exp of fewer bits
+  for (std::string input, output;
+       std::getline(std::cin, input) && std::getline(std::cin, output);) {
+    nlohmann::json problem;
+    try {
+      trellis::trainer::run(input, output);
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+    std::cout << problem.dump() << std::endl;
   }
 }

@@ -10,6 +10,7 @@ from transformers_case import (
     IGNORED,
     LAYERS,
     SEQUENCE,
+    STEPS,
     VOCABULARY,
     Comparison,
     randomize,
@@ -180,7 +181,7 @@ class Bert(Comparison):
         self.check(recompute=2)
 
     def test_training(self):
-        model, batches = self.model(), self.batches(20)
+        model, batches = self.model(), self.batches(STEPS)
         before = self.weights(values(model))
         options = dict(lr=2e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
         decayed = [p for p in model.parameters() if p.dim() > 1]
@@ -193,7 +194,7 @@ class Bert(Comparison):
             weight_decay=0.1,
         )
         losses = []
-        for step in range(20):
+        for step in range(STEPS):
             optimizer.zero_grad()
             loss = self.output(model, batches, step).loss
             loss.backward()
@@ -202,7 +203,7 @@ class Bert(Comparison):
         self.close(
             run(self.CONFIG, before, batches, optimizer=options)["losses"],
             torch.stack(losses),
-            "losses of 20 steps",
+            f"losses of {STEPS} steps",
         )
 
 

@@ -1,5 +1,5 @@
 """Mixtures of experts against Hugging Face transformers, in fp32: the same weights give the same
-logits, loss and gradients, and twenty steps of AdamW the same losses."""
+logits, loss and gradients, and eight steps of AdamW (twenty in scripts/judge) the same losses."""
 
 import unittest
 

@@ -1,6 +1,6 @@
 """The models against Hugging Face transformers, in fp32: the same weights give the same logits,
-loss and gradients, and twenty steps of AdamW the same losses. Weights are random numbers; norms and
-biases too, so that each of them matters."""
+loss and gradients, and eight steps of AdamW (twenty in scripts/judge) the same losses. Weights are
+random numbers; norms and biases too, so that each of them matters."""
 
 import unittest
 

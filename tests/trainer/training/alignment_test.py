@@ -1,6 +1,7 @@
 """Supervised fine-tuning, DPO and ORPO against TRL's trainers over transformers' Llama, on the same
-records: losses, rewards and margins of twenty steps, on one rank and on TP 2 × PP 2 × DP 2; ORPO as
-NxDT computes it; the cache of the reference model. Environment: ALIGNMENT_PROGRAM, the program."""
+records: losses, rewards and margins of eight steps (twenty in scripts/judge), on one rank and on
+TP 2 × PP 2 × DP 2; ORPO as NxDT computes it; the cache of the reference model. Environment:
+ALIGNMENT_PROGRAM, the program."""
 
 import json
 import math

@@ -1,5 +1,6 @@
-"""Adapters against PEFT's over transformers' Llama: losses of twenty steps on one rank and on TP 2
-× PP 2 × DP 2, for every kind of layer, scale, and start; which weights move; what is refused.
+"""Adapters against PEFT's over transformers' Llama: losses of eight steps (twenty in
+scripts/judge) on one rank and on TP 2 × PP 2 × DP 2, for every kind of layer, scale, and start;
+which weights move; what is refused.
 Environment: ALIGNMENT_PROGRAM, the program."""
 
 import unittest
