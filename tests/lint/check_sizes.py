@@ -38,8 +38,17 @@ def table_lines(body):
     return count
 
 
+def may_have_a_long_function(content):
+    """The formatter puts the brace that ends a function, or the class around it, at the line's
+    start: most files have no such brace far enough from the one before, and need no parser."""
+    ends = [-1, *(i for i, line in enumerate(content) if line.startswith("}")), len(content)]
+    return any(end - begin > FUNCTION for begin, end in zip(ends, ends[1:], strict=False))
+
+
 def cpp_functions(root, path):
     content = lines(root, path)
+    if not may_have_a_long_function(content):
+        return
     for function in lizard.analyze_file.analyze_source_code(path, "\n".join(content)).function_list:
         body = content[function.start_line - 1 : function.end_line]
         yield function.start_line, function.name, len(body) - table_lines(body)
