@@ -96,10 +96,10 @@ class S3(Case):
         self.assertEqual(self.objects(), {})
 
     def test_failing_requests_are_tried_again(self):
-        proxy, failed = failing_proxy(self.port, 0.05, 1)
+        proxy, failed = failing_proxy(self.port, 0.15, 1)
         try:
             address = self.at(proxy.server_port)
-            for i in range(40):
+            for i in range(12):
                 probe("put", address, f"file{i}", 1000 + i)
                 self.assertTrue(probe("check", address, f"file{i}", 1000 + i))
             probe("put", address, "big", TWO_PARTS)
