@@ -38,7 +38,7 @@ struct Case {
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
 RunConfig config_of(const Case& one) {
-  RunConfig config = small_llama(one.layout, one.precision, 3);
+  RunConfig config = small_llama(one.layout, one.precision, 2);
   config.data.micro_batch_size = one.micro_batch;
   config.model.hidden_size = one.hidden;
   config.model.ffn_hidden_size = one.hidden * 3 / 2;

@@ -18,7 +18,7 @@ using testing_support::worst_error;
 const Layout kEightRanks{2, 2, 2, true, true};
 
 RunConfig with_optimizer(const Layout& layout, const OptimizerInfo& info) {
-  RunConfig config = small_llama(layout, "fp64", 5);
+  RunConfig config = small_llama(layout, "fp64", 4);
   config.data.global_batch_size = 4;
   OptimSection optim = default_optim_section(info.name);
   optim.lr = info.name == "rprop" ? 1e-4 : 3e-3;
@@ -71,11 +71,16 @@ std::vector<Mode> modes() {
 }
 
 TEST(PrecisionModes, FollowFp32AndKeepReplicasEqual) {
-  constexpr std::int64_t kSteps = 10;
-  const Outcome fp32 = train(small_llama({}, "fp32", kSteps), {});
+  constexpr std::int64_t kSteps = 6;
+  const auto config_of = [](const Layout& layout) {
+    RunConfig config = small_llama(layout, "fp32", kSteps);
+    config.data.global_batch_size = 4;
+    return config;
+  };
+  const Outcome fp32 = train(config_of({}), {});
   for (const Mode& mode : modes()) {
     for (const Layout& layout : {Layout{}, kEightRanks, Layout{2, 1, 2, false, false}}) {
-      RunConfig config = small_llama(layout, "fp32", kSteps);
+      RunConfig config = config_of(layout);
       config.precision = mode.precision;
       const Outcome outcome = train(config, layout);
       for (std::size_t i = 0; i < fp32.steps.size(); ++i) {

@@ -41,7 +41,7 @@ using testing_support::worst_difference;
 using trainer::RunConfig;
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kSave = 5, kSteps = 10;
+constexpr std::int64_t kSave = 2, kSteps = 4;
 
 RunConfig saving(const Spread& spread, std::int64_t every = kSave, std::int64_t steps = kSteps) {
   RunConfig config = config_of(spread, "fp64", steps);

@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(Precision, ExactResume,
                          testing::Values("fp32", "bf16SR", "mixed_precision"));
 
 TEST(Reshard, RandomPairsOfLayoutsGoOnAsTheUninterruptedRun) {
-  constexpr std::int64_t kSave = 5, kSteps = 10;
+  constexpr std::int64_t kSave = 2, kSteps = 4;
   std::map<std::size_t, TrainingRun> whole;
   const TemporaryDirectory folder;
   const auto folder_of = [&](std::size_t i) {
