@@ -19,7 +19,14 @@
 #   run as two processes, next to each other. NEEDS: what the tests load or start.
 # trellis_benchmark(<folder>/<unit> DEPS … [TORCH])
 #   benchmarks/<folder>/<unit>_benchmark.cpp
+# Tests that tests/quick.txt names have the label quick: `ctest -L quick` runs them, and the target
+# quick builds no more than they need.
 include(GoogleTest)
+set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
+  ${PROJECT_SOURCE_DIR}/tests/quick.txt)
+file(STRINGS ${PROJECT_SOURCE_DIR}/tests/quick.txt TRELLIS_QUICK REGEX "^[^#]")
+list(TRANSFORM TRELLIS_QUICK REPLACE " .*" "")
+add_custom_target(quick)
 
 # g++ collects its garbage from 128 MiB on. A source with LibTorch takes 1.3 GiB anyway: from 1 GiB
 # on, its time is an eighth less and its memory an eighth more.
@@ -154,6 +161,17 @@ function(trellis_tests folder)
   endforeach()
 endfunction()
 
+# Adds the label quick to a test that tests/quick.txt names. Further arguments: targets it needs.
+function(trellis_label_quick test)
+  if(test IN_LIST TRELLIS_QUICK)
+    set_property(TEST ${test} APPEND PROPERTY LABELS quick)
+    set_property(GLOBAL APPEND PROPERTY TRELLIS_QUICK_FOUND ${test})
+    if(ARGN)
+      add_dependencies(quick ${ARGN})
+    endif()
+  endif()
+endfunction()
+
 # The test, or its shards, of a program.
 function(trellis_add_test name shards timeout labels)
   if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # several times slower
@@ -168,6 +186,8 @@ function(trellis_add_test name shards timeout labels)
     add_test(NAME ${test} COMMAND ${ARGN} --gtest_brief=1)
     set_tests_properties(${test} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout}
       ENVIRONMENT "GTEST_TOTAL_SHARDS=${shards};GTEST_SHARD_INDEX=${index}")
+    list(GET ARGN 0 program)
+    trellis_label_quick(${test} ${program})
   endforeach()
 endfunction()
 
