@@ -2,14 +2,12 @@
 
 import functools
 import io
-import os
-import subprocess
-import sys
 import threading
 import unittest
 
 import torch
 import trellis_neuron  # noqa: F401
+from fresh import run_python
 
 NAMES = """is_available is_initialized init device_count current_device set_device device
 get_device_name get_device_properties synchronize Stream Event stream current_stream
@@ -18,15 +16,6 @@ get_rng_state set_rng_state get_amp_supported_dtype is_bf16_supported mem_get_in
 _is_in_bad_fork memory_stats
 memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_summary
 reset_peak_memory_stats reset_accumulated_memory_stats empty_cache""".split()
-
-
-def run_python(code, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-    )
 
 
 class Names(unittest.TestCase):
