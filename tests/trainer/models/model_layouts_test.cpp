@@ -1,4 +1,4 @@
-// Every option of a model in every layout: three steps against one rank, in fp64. And
+// Every option of a model in every layout: two steps against one rank, in fp64. And
 // recomputation, which may not change a bit.
 #include <algorithm>
 #include <map>
@@ -17,7 +17,7 @@ using testing_support::small_llama;
 using testing_support::train;
 using testing_support::worst_error;
 
-constexpr std::int64_t kSteps = 3;
+constexpr std::int64_t kSteps = 2;
 constexpr double kTolerance = 1e-10;
 
 /// Makes one kind of model of the small Llama.
@@ -228,7 +228,7 @@ TEST(ModelLora, TheFirstLossIsTheBaseModels) {
   const double base = train(small_model({"", [](ModelSection&) {}}, {}), {}).steps[0].loss;
   const Outcome adapted = train(small_model({"", with_adapters}, {}), {});
   EXPECT_DOUBLE_EQ(adapted.steps[0].loss, base);
-  EXPECT_NE(adapted.steps[2].loss, base);
+  EXPECT_NE(adapted.steps.back().loss, base);
 }
 
 /// Query, key and value as separate layers, with key and value replicated where TP exceeds
