@@ -2,15 +2,13 @@
 all in simulated time."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 import unittest
 
 import torch
 import trellis_neuron  # noqa: F401
+from fresh import run_python
 from torch.profiler import ProfilerActivity, profile
 
 DEVICE = "neuron"
@@ -86,12 +84,7 @@ class Modes(unittest.TestCase):
     """The same program as separate processes, because the environment is read once."""
 
     def trained(self, **environment):
-        run = subprocess.run(
-            [sys.executable, "-c", TRAINING],
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-        )
+        run = run_python(TRAINING, **environment)
         self.assertEqual(run.returncode, 0, run.stderr)
         stream, times = run.stdout.split(" ", 1)
         return int(stream), json.loads(times)

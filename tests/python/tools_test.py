@@ -5,12 +5,12 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 import tempfile
 import unittest
 
 import torch
 import trellis_neuron
+from fresh import run_python
 
 TRELLIS = os.environ.get("TRELLIS", "trellis")
 torch.set_num_threads(1)
@@ -75,11 +75,10 @@ class Saved(Case):
 
 class Gate(Case):
     def pytest(self, *args):
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "trellis_neuron.pytest_plugin", *args],
-            capture_output=True,
-            text=True,
-            cwd=self.dir,
+        arguments = ["-q", "-p", "trellis_neuron.pytest_plugin", *args]
+        return run_python(
+            f"import os, pytest, sys; os.chdir({str(self.dir)!r}); "
+            f"sys.exit(pytest.main({arguments!r}))"
         )
 
     def write(self, width):
