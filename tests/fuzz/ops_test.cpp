@@ -29,8 +29,8 @@ class Pair {
   std::optional<std::string> run(const Statement& statement) {
     const Outcome expected = cpu.run(statement), got = neuron.run(statement);
     outcome = expected;
-    // The device has types that the CPU's kernels lack (conformance/wider); what follows such a
-    // call has no counterpart on the CPU.
+    // The device has types that the CPU's kernels lack (family wider of scripts/conformance); what
+    // follows such a call has no counterpart on the CPU.
     has_counterpart = expected.error.find("not implemented for") == std::string::npos;
     if (!has_counterpart) return std::nullopt;
     if (!(expected == got)) return "expected: " + to_text(expected) + "\n     got: " + to_text(got);
