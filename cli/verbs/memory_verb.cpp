@@ -62,7 +62,10 @@ class ChangeSearch {
   json search(const json& plan) {
     run(analysis::single_changes(options_.run, plan));
     if (!fits_on_same_hardware()) combine(analysis::combined_changes(options_.run, plan));
-    std::ranges::stable_sort(rows_, [](const Row& a, const Row& b) { return a.cost < b.cost; });
+    // They ended in any order.
+    std::ranges::sort(rows_, {}, [](const Row& row) {
+      return std::pair(row.cost, row.result.at("arguments").get<std::string>());
+    });
     json all = json::array();
     for (Row& row : rows_) {
       if (options_.all || row.result.at("status") != "illegal")

@@ -41,19 +41,29 @@ void read(const nlohmann::json& options, const char* key, T& value) {
 }
 
 void check_keys(const nlohmann::json& json) {
+  static const std::vector<std::string> kKnown = {"instance",
+                                                  "nodes",
+                                                  "logical_core_size",
+                                                  "world_size",
+                                                  "first_rank",
+                                                  "process_ranks",
+                                                  "equal_ranks",
+                                                  "axes",
+                                                  "shape_only",
+                                                  "record",
+                                                  "hardware",
+                                                  "calibrated",
+                                                  "estimate_unknown",
+                                                  "unlimited_memory",
+                                                  "replay",
+                                                  "slow",
+                                                  "software",
+                                                  "reads_forward"};
   for (const auto& [key, value] : json.items()) {
-    if (key != "schema" && key != "instance" && key != "nodes" && key != "world_size" &&
-        key != "shape_only" && key != "record" && key != "logical_core_size" &&
-        key != "estimate_unknown" && key != "equal_ranks" && key != "hardware" &&
-        key != "calibrated" && key != "unlimited_memory" && key != "replay" && key != "slow" &&
-        key != "software" && key != "reads_forward" && key != "first_rank" &&
-        key != "process_ranks" && key != "axes") {
-      throw ConfigError(
-          "device options: unknown key " + key +
-          "; known are instance, nodes, logical_core_size, world_size, equal_ranks, axes, "
-          "shape_only, record, estimate_unknown, hardware, calibrated, "
-          "unlimited_memory, replay, slow, software, reads_forward");
-    }
+    if (key == "schema" || std::ranges::find(kKnown, key) != kKnown.end()) continue;
+    std::string known;
+    for (const std::string& each : kKnown) known += (known.empty() ? "" : ", ") + each;
+    throw ConfigError("device options: unknown key " + key + "; known are " + known);
   }
 }
 
