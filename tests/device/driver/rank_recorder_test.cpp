@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "device/driver/record/rank_recorder_impl.h"
+#include "device/driver/session.h"
 
 namespace trellis::device {
 namespace {

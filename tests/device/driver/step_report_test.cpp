@@ -8,6 +8,7 @@
 #include "device/driver/reports/attribution.h"
 #include "device/driver/timing/cluster_job.h"
 #include "device/driver/timing/kernel_advance.h"
+#include "device/driver/reports/step_report.h"
 
 namespace trellis::device {
 namespace {
