@@ -223,14 +223,10 @@ class TooLarge(Case):
     GPT_22B = SOURCE / "benchmarks/cli/gpt_22b.yaml"
 
     def test_none_fits_is_known_without_a_simulation(self):
-        start = time.monotonic()
         result = self.trellis(
             "sweep", self.GPT_22B, "--instance", "trn2.48xlarge", "--chips", 2, "--json"
         )
         document = json.loads(result.stdout)
-        self.assertLess(
-            time.monotonic() - start, 5, "0.3 s on a free machine; with simulations 80 s"
-        )
         self.assertEqual((document["counts"]["ok"], document["counts"]["dominated"]), (0, 0))
         self.assertGreater(document["counts"]["oom"], 2000)
         self.assertNotIn("left at most", result.stderr, "a simulation ran")
