@@ -93,7 +93,7 @@ class Results {
 
 /// Writes the files of an equal run that was kept into this run's folder.
 void restore(const analysis::KeptRun& kept, const RunRequest& request, Results& results) {
-  const trainer::RunConfig config = trainer::load_run_config(request);
+  const trainer::RunConfig config = trainer::load_run_config(request, {.steps = request.steps});
   const trainer::RunDirectory directory =
       trainer::prepare_run_directory(config, request.command_line);
   kept.write_to(directory.path);
@@ -156,7 +156,7 @@ void print_bounds(const CLI::App& verb, const RunRequest& request) {
 /// MFU of a throughput that was measured.
 void print_measured_rate(const CLI::App& verb, const RunRequest& request, double sequences_per_s) {
   refuse_other_options(verb, "--throughput", "simulates nothing");
-  const trainer::RunConfig config = trainer::load_run_config(request);
+  const trainer::RunConfig config = trainer::load_run_config(request, {.steps = request.steps});
   sim::LoadOptions load;
   load.nodes = request.nodes;
   load.overrides = request.hardware;
