@@ -343,6 +343,7 @@ std::vector<std::string> estimated(const json& step) {
 }  // namespace
 
 bool decides_the_step(const std::string& key) {
+  if (key.starts_with("model.optim.sched.")) return false;  // learning rates are values
   for (const char* section : {"model.", "distributed_strategy.", "precision."}) {
     if (key.starts_with(section)) return true;
   }

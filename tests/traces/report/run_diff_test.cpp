@@ -241,5 +241,12 @@ TEST(RunDiff, OfARunThatSimulatedNothingIsRefused) {
   EXPECT_THROW(static_cast<void>(diff_runs(made_file(report), made_file(report))), ConfigError);
 }
 
+TEST(DecidesTheStep, NoScheduleOfLearningRatesDoes) {
+  EXPECT_TRUE(decides_the_step("model.num_layers"));
+  EXPECT_TRUE(decides_the_step("model.optim.name"));
+  EXPECT_FALSE(decides_the_step("model.optim.sched.max_steps"));
+  EXPECT_FALSE(decides_the_step("trainer.max_steps"));
+}
+
 }  // namespace
 }  // namespace trellis::analysis
