@@ -31,12 +31,14 @@ enum class Cost : std::uint8_t {
   kGruCell,
   kLu,
   kCholesky,
+  kCholeskyInverse,
   kInverse,
   kQr,
   kHouseholder,
   kSingularValues,
   kSymmetricEigen,
   kEigen,
+  kEigenvalues,
   kMatrixExponential,
   kSolve,
   kTwoTriangularSolves,
@@ -104,7 +106,7 @@ constexpr auto kCosts = [] {
       {"linalg_ldl_factor_ex", Cost::kCholesky},
       {"cholesky", Cost::kCholesky},
       {"linalg_inv_ex", Cost::kInverse},
-      {"cholesky_inverse", Cost::kInverse},
+      {"cholesky_inverse", Cost::kCholeskyInverse},
       {"linalg_qr", Cost::kQr},
       {"geqrf", Cost::kHouseholder},
       {"linalg_householder_product", Cost::kHouseholder},
@@ -112,8 +114,8 @@ constexpr auto kCosts = [] {
       {"linalg_lstsq", Cost::kSingularValues},
       {"_linalg_eigh", Cost::kSymmetricEigen},
       {"linalg_eig", Cost::kEigen},
-      {"_linalg_eigvals", Cost::kEigen},
-      {"linalg_eigvals", Cost::kEigen},
+      {"_linalg_eigvals", Cost::kEigenvalues},
+      {"linalg_eigvals", Cost::kEigenvalues},
       {"linalg_matrix_exp", Cost::kMatrixExponential},
       {"_linalg_solve_ex", Cost::kSolve},
       {"linalg_lu_solve", Cost::kTwoTriangularSolves},
@@ -256,19 +258,23 @@ bool is_causal(std::string_view scalars) {
   return false;
 }
 
-/// Of a real matrix of `rows` × `columns`, by G. H. Golub and C. F. Van Loan, Matrix Computations,
-/// 4th edition (sections 3.2, 4.2, 5.2, 7.5, 8.3, 8.6); with vectors where the operator gives them.
-double factorization_flops(Cost cost, double rows, double columns) {
+/// Counts a real matrix of `rows` × `columns` by G. H. Golub and C. F. Van Loan, Matrix
+/// Computations, 4th edition (sections 3.2, 4.2, 5.2, 7.5, 8.3, 8.6). `vectors`: the orthogonal
+/// factors too.
+double factorization_flops(Cost cost, double rows, double columns, bool vectors) {
   const double m = std::max(rows, columns), n = std::min(rows, columns);
   switch (cost) {
     case Cost::kLu: return m * n * n - n * n * n / 3;
     case Cost::kCholesky: return n * n * n / 3;
+    case Cost::kCholeskyInverse: return 2 * n * n * n / 3;
     case Cost::kInverse: return 2 * n * n * n;
     case Cost::kHouseholder: return 2 * n * n * (m - n / 3);
-    case Cost::kQr: return 4 * n * n * (m - n / 3);  // R, and as much for Q
-    case Cost::kSingularValues: return 4 * m * m * n + 8 * m * n * n + 9 * n * n * n;
-    case Cost::kSymmetricEigen: return 9 * n * n * n;
+    case Cost::kQr: return (vectors ? 4 : 2) * n * n * (m - n / 3);  // R, and as much for Q
+    case Cost::kSingularValues:
+      return vectors ? 4 * m * m * n + 8 * m * n * n + 9 * n * n * n : 4 * n * n * (m - n / 3);
+    case Cost::kSymmetricEigen: return vectors ? 9 * n * n * n : 4 * n * n * n / 3;
     case Cost::kEigen: return 25 * n * n * n;
+    case Cost::kEigenvalues: return 10 * n * n * n;
     case Cost::kMatrixExponential: return 2 * 8 * n * n * n;  // a Padé approximant, squared
     default: return 0;
   }
@@ -393,15 +399,21 @@ class FlopCounter {
     return plain_name(node_.op) == "embedding_dense_backward" ? elements(0) : elements(2);
   }
 
-  /// Of each matrix in a batch.
+  /// Sums the factorizations of a batch.
   [[nodiscard]] std::int64_t factorization(Cost cost) const {
     const TensorView* matrices = input(0);
     if (matrices == nullptr || matrices->sizes.size() < 2) return 0;
     const std::int64_t rows = matrices->sizes.end()[-2], columns = matrices->sizes.back();
     if (rows == 0 || columns == 0) return 0;
-    return static_cast<std::int64_t>(
-        static_cast<double>(elements(0) / (rows * columns)) *
-        factorization_flops(cost, static_cast<double>(rows), static_cast<double>(columns)));
+    return static_cast<std::int64_t>(static_cast<double>(elements(0) / (rows * columns)) *
+                                     factorization_flops(cost, static_cast<double>(rows),
+                                                         static_cast<double>(columns),
+                                                         gives_vectors()));
+  }
+  [[nodiscard]] bool gives_vectors() const {
+    const Scalars scalars(node_.scalars);
+    return scalars.flag("compute_uv", true) && scalars.flag("compute_v", true) &&
+           scalars.text("mode") != "r";
   }
   /// Rows of the triangular matrix: triangular_solve(b, A) and cholesky_solve(b, A) have it second.
   [[nodiscard]] std::int64_t triangle() const {
@@ -428,8 +440,8 @@ class FlopCounter {
     return static_cast<std::int64_t>(real ? flops / 2 : flops);
   }
 
-  /// Of an element of the state, after the products of input and state: additions of both and the
-  /// biases, gates, and what they weigh.
+  /// An element of the state costs, after the products of input and state: additions of both and
+  /// the biases, gates, and what they weigh.
   static constexpr std::int64_t kLstmCellFlops = 4 * 4 + 3 + 2, kGruCellFlops = 3 * 4 + 3 + 2;
 
   const Graph& graph_;

@@ -108,7 +108,13 @@ TEST(Flops, LinearAlgebra) {
   EXPECT_EQ(flops("linalg_qr", {{6, 9}}, {{6, 6}, {6, 9}}), 4 * 36 * 7) << "columns, rows";
   EXPECT_EQ(flops("_linalg_svd", {{9, 6}}, {{9, 6}, {6}, {6, 6}}),
             4 * 81 * 6 + 8 * 9 * 36 + 9 * 216);
+  EXPECT_EQ(flops("_linalg_svd", {{9, 6}}, {{0}, {6}, {0}}, "full_matrices=0 compute_uv=0"),
+            4 * 36 * 7);
   EXPECT_EQ(flops("_linalg_eigh", {{6, 6}}, {{6}, {6, 6}}), 9 * 216);
+  EXPECT_EQ(flops("_linalg_eigh", {{6, 6}}, {{6}, {0}}, "compute_v=0"), 4 * 216 / 3);
+  EXPECT_EQ(flops("linalg_eig", {{6, 6}}, {{6}, {6, 6}}), 25 * 216);
+  EXPECT_EQ(flops("_linalg_eigvals", {{6, 6}}, {{6}}), 10 * 216);
+  EXPECT_EQ(flops("cholesky_inverse", {{6, 6}}, {{6, 6}}), 2 * 216 / 3);
   EXPECT_EQ(flops("_linalg_solve_ex", {{6, 6}, {6, 5}}, {{6, 5}}), 216 * 2 / 3 + 2 * 36 * 5);
   EXPECT_EQ(flops("linalg_solve_triangular", {{6, 6}, {6, 5}}, {{6, 5}}), 36 * 5);
   EXPECT_EQ(flops("cholesky_solve", {{6, 5}, {6, 6}}, {{6, 5}}), 2 * 36 * 5);
