@@ -23,8 +23,8 @@ namespace trellis::trainer {
 [[nodiscard]] bool is_trained(const LoraSection& lora, const Parameter& parameter,
                               const std::string& alias = "");
 
-// What every adapter is made with.
-/// How A starts.
+// Every adapter is made with these.
+/// A starts so.
 [[nodiscard]] WeightInit adapter_init(const LoraSection& lora);
 Parameter& make_adapter(const ModuleContext& context, const WeightSpec& spec);
 /// Where dropout's mask lies: the sequence, or the columns of the input, may be this rank's part.

@@ -8,7 +8,7 @@
 #include "device/compiler/graph/op_record.h"
 #include "sim/sim.h"
 
-/// What the ranks did in a step, as it is timed and reported.
+/// A step of the ranks as data, which timing and reports read.
 namespace trellis::device {
 
 /// An axis of a program's layout: the place of a rank on it is rank / stride % size.

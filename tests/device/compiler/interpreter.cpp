@@ -233,7 +233,7 @@ class Interpreter::View {
   }
 
  private:
-  // Of a type that the compiler knows: the loop does not ask for it at each element.
+  // The compiler knows the type: the loop does not ask for it at each element.
   template <DType kType>
   void read_as(std::int64_t partition, double* out) const {
     const std::uint8_t* const row = first_ + partition * row_;

@@ -23,7 +23,7 @@ struct RunCheck {
   std::vector<KeyWithoutEffect> without_effect;
 };
 
-/// What a verb runs otherwise than the file says. RunConfig::resolved_yaml has it.
+/// A verb may change these settings of a file. RunConfig::resolved_yaml has them as they are run.
 struct VerbChanges {
   std::int64_t steps = 0;  ///< trainer.max_steps; 0: the file's. A schedule without a length of
                            ///< its own keeps the one that it has in the file
