@@ -64,7 +64,8 @@ ImportedKey import_key(const SourceKey& source, const TorchtitanValues& values) 
 std::vector<Setting> defaults(const TorchtitanValues& v) {
   const TorchtitanLayout layout = torchtitan_layout(v);
   const TorchtitanSchedule schedule = torchtitan_schedule(v);
-  const std::string name = "llama3_" + v.text("model.flavor", "debugmodel");
+  const std::string name =
+      v.text("model.name", "llama3") + "_" + v.text("model.flavor", "debugmodel");
   const auto number = [](std::int64_t value) { return fmt::format("{}", value); };
   std::vector<Setting> settings = {
       {"name", name},

@@ -31,6 +31,28 @@ json stripped(const json& value) {
   return object;
 }
 
+/// What of torchtitan's routed experts the trainer does not have; "": nothing.
+std::string unbuilt_experts(const json& moe) {
+  const json router = moe.value("router", json::object()),
+             routed =
+                 moe.value("routed_experts", json::object()).value("inner_experts", json::object()),
+             shared = moe.value("shared_experts", json());
+  if (!router.value("top_k", json()).is_number_unsigned() ||
+      !routed.value("hidden_dim", json()).is_number_unsigned())
+    return "expected router.top_k and routed_experts.inner_experts.hidden_dim";
+  if (router.value("score_func", json()) != "softmax")
+    return "expected router.score_func softmax: affinities are a softmax here";
+  if (router.value("gate", json::object()).value("bias", json()) != false)
+    return "expected a router without bias";
+  if (!router.value("num_expert_groups", json()).is_null())
+    return "groups of experts are chosen by another score here: see model.moe.num_groups";
+  if (routed.contains("swiglu_limit")) return "SwiGLU has no limit here";
+  if (!shared.is_null())
+    return "shared experts of torchtitan are one wide expert here: see "
+           "model.moe.num_shared_experts";
+  return "";
+}
+
 bool has_word(std::string_view words, std::string_view word) {
   bool found = false;
   for_each_word(words, [&](std::string_view each) { found |= each == word; });
@@ -101,7 +123,8 @@ class Decoder {
       return unsupported(from,
                          "documents of a sequence do not see one another in torchtitan 0.3: here "
                          "attention is causal over the whole sequence");
-    if (has_word("qk_norm moe head_dim n_kv_heads", name)) return part(from, name, value);
+    if (has_word("qk_norm moe head_dim n_kv_heads feed_forward", name))
+      return part(from, name, value);
     if (name == "eps")
       return value == at("/norm/eps") ? at_default(from, "norms have one epsilon")
                                       : unsupported(from, "expected that of the last norm");
@@ -118,7 +141,7 @@ class Decoder {
     return {from,
             ImportStatus::kUnclassified,
             {},
-            std::string("torchtitan 0.3.0's llama3 has no such part") + kHuggingFace};
+            std::string("no part of torchtitan 0.3.0's llama3 or qwen3") + kHuggingFace};
   }
 
   [[nodiscard]] static std::optional<std::string> moved(const std::string& path) {
@@ -155,12 +178,49 @@ class Decoder {
     return {from, ImportStatus::kUnclassified, {}, "torchtitan 0.3.0 has no key of this name"};
   }
 
+  [[nodiscard]] ImportedKey norms_of_heads(const SourceKey& from, const json& value) const {
+    const bool built =
+        value.is_object() && value.value("eps", json()) == at("/norm/eps") &&
+        value.value("elementwise_affine", json()) == true &&
+        value.value("normalized_shape", json()) == at("/layers/0/attention/qkv_linear/head_dim");
+    return built ? mapped(from, {{"model.qk_layernorm", "true"}})
+                 : unsupported(from, std::string("expected norms over a head, with weights and the "
+                                                 "epsilon of the last norm") +
+                                         kHuggingFace);
+  }
+
+  [[nodiscard]] ImportedKey experts(const SourceKey& from, const json& moe) const {
+    const std::string unbuilt =
+        moe.is_object() ? unbuilt_experts(moe) : std::string("expected an object");
+    if (!unbuilt.empty()) return unsupported(from, unbuilt + kHuggingFace);
+    const json& router = moe.at("router");
+    const std::string section = "model.moe.";
+    const json scale = router.value("route_scale", json(1));
+    std::vector<Setting> settings = {
+        {"model.ffn_hidden_size",
+         moe.at("routed_experts").at("inner_experts").at("hidden_dim").dump()},
+        {section + "num_experts", moe.value("num_experts", json()).dump()},
+        {section + "top_k", router.at("top_k").dump()},
+        {section + "dropless", "true"},
+        {section + "routing_algorithm", "top_k"},
+        {section + "normalize_top_k_affinities", router.value("route_norm", json(false)).dump()},
+        {section + "output_router_logits", "false"},
+        {section + "router_aux_loss_coef", "0"}};
+    if (scale != 1) settings.push_back({section + "routed_scaling_factor", scale.dump()});
+    return mapped(
+        from, std::move(settings),
+        moe.value("load_balance_coeff", json()).is_null()
+            ? ""
+            : "load_balance_coeff moves a bias of each expert in torchtitan; here nothing balances "
+              "the experts: set model.moe.output_router_logits and router_aux_loss_coef");
+  }
+
   [[nodiscard]] ImportedKey part(const SourceKey& from, const std::string& name,
                                  const json& value) const {
     if (value.is_null()) return at_default(from, "the layers have none");
     if (name == "n_kv_heads") return at_default(from, "qkv_linear decides");
-    if (name != "head_dim")
-      return unsupported(from, std::string("the model has no such part here") + kHuggingFace);
+    if (name == "qk_norm") return norms_of_heads(from, value);
+    if (name == "moe") return experts(from, value);
     const json dim = at("/dim"), heads = at("/layers/0/attention/n_heads");
     const bool follows = dim.is_number_unsigned() && heads.is_number_unsigned() && heads > 0 &&
                          value == dim.get<std::uint64_t>() / heads.get<std::uint64_t>();

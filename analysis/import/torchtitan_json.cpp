@@ -141,6 +141,9 @@ class Reader {
     const json model = spec.value("model", json());
     if (model.is_object() && model.contains("layers") && model["layers"].is_array())
       read_.values.push_back({"model.layers", std::to_string(model["layers"].size()), ""});
+    const json::json_pointer experts("/layers/0/moe");
+    if (model.contains(experts) && !model.at(experts).is_null())
+      read_.values.push_back({"model.experts", "true", ""});
     std::ranges::move(torchtitan_decoder(model, where(path + ".model")),
                       std::back_inserter(read_.model));
   }

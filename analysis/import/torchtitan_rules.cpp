@@ -268,10 +268,20 @@ TorchtitanSchedule torchtitan_schedule(const Values& v) {
   return made;
 }
 
+ImportedKey experts(const SourceKey& source, const Values& v) {
+  if (!v.has("model.experts")) return at_default(source, "the model has no experts");
+  if (source.key == "parallelism.expert_parallel_degree")
+    return mapped(source, {{"distributed_strategy.expert_model_parallel_size", source.value}});
+  return v.flag(source.key, false)
+             ? unsupported(source, "routers decide which experts get a token: set it to false")
+             : at_default(source);
+}
+
 TorchtitanRule torchtitan_run_rule(std::string_view key) {
   static const std::vector<std::pair<std::string_view, TorchtitanRule>> kRules = {
       {" model.name ", model_name},
       {" model.flavor ", flavor},
+      {" parallelism.expert_parallel_degree debug.moe_force_load_balance ", experts},
       {" model.hf_assets_path model.tokenizer_path ", tokenizer},
       {" training.dataset ", data_set},
       {" training.dataset_path ", data_path},

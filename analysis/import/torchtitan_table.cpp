@@ -20,7 +20,6 @@ constexpr std::string_view kGpuKernels =
 constexpr std::string_view kConverted = "only a converter of model.converters reads it";
 constexpr std::string_view kOneForm =
     "a checkpoint has all states: `trellis checkpoint convert` and `export-hf` write other forms";
-constexpr std::string_view kNoExperts = "the model has no experts";
 constexpr std::string_view kOtherRecompute = "it belongs to another kind of recomputation";
 
 constexpr TorchtitanRow kRows[] = {
@@ -90,9 +89,12 @@ constexpr TorchtitanRow kRows[] = {
      "model.pipeline_cuts names the last layer of each stage"},
     {"parallelism.pipeline_parallel_schedule_csv", kNeutral, "null",
      "schedules are 1F1B and Interleaved1F1B"},
-    {"parallelism.pipeline_parallel_expert_parallel_overlap parallelism.expert_parallel_degree "
-     "parallelism.expert_tensor_parallel_degree parallelism.expert_parallel_comm_backend",
-     kIgnored, "", kNoExperts},
+    {"parallelism.expert_parallel_degree debug.moe_force_load_balance"},
+    {"parallelism.pipeline_parallel_expert_parallel_overlap "
+     "parallelism.expert_parallel_comm_backend",
+     kIgnored, "", "it decides how experts exchange tokens, not what they compute"},
+    {"parallelism.expert_tensor_parallel_degree", kIgnored, "",
+     "experts are sharded over tensor-parallel ranks as other weights are"},
 
     {"checkpoint.enable checkpoint.folder checkpoint.interval checkpoint.initial_load_path "
      "checkpoint.initial_load_model_only checkpoint.async_mode checkpoint.keep_latest_k"},
@@ -153,7 +155,6 @@ constexpr TorchtitanRow kRows[] = {
     {"debug.seed", kMoves, "seed"},
     {"debug.deterministic debug.deterministic_warn_only", kIgnored, "",
      "equal inputs always give equal bits"},
-    {"debug.moe_force_load_balance", kIgnored, "", kNoExperts},
 };
 
 struct Renamed {

@@ -1,6 +1,7 @@
 #include <cstdlib>
 #include <map>
 #include <random>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -380,6 +381,58 @@ TEST(TorchtitanImport, JsonOf0_3IsClassifiedWithItsLines) {
   EXPECT_THAT(line, HasSubstr("\"steps\": 10"));
   EXPECT_EQ(key(text, "activation_checkpoint").status, ImportStatus::kUnsupported);  // selective
   EXPECT_EQ(key(text, "model_spec.model.layers.0.attention.inner_attention").status,
+            ImportStatus::kUnsupported);
+}
+
+std::string everywhere(std::string text, const std::string& before, const std::string& after) {
+  EXPECT_THAT(text, HasSubstr(before));
+  for (std::size_t at = 0; (at = text.find(before, at)) != std::string::npos; at += after.size())
+    text.replace(at, before.size(), after);
+  return text;
+}
+
+/// The attention and the experts of torchtitan 0.3's qwen3, sizes of llama3's debug model.
+std::string with_experts(const std::string& more = "") {
+  std::string text = everywhere(written_by_0_3(), "\"qk_norm\": null",
+                                "\"qk_norm\": {\"normalized_shape\": 16, \"eps\": 1e-05, "
+                                "\"elementwise_affine\": true}");
+  text = std::regex_replace(text, std::regex("\"feed_forward\": .*\"moe\": null"),
+                            "\"feed_forward\": null, \"moe\": null");
+  return everywhere(text, "\"moe\": null",
+                    R"("moe": {"num_experts": 64, "routed_experts": {"inner_experts": {"dim": 256,
+              "hidden_dim": 96, "num_experts": 64)" +
+                        more +
+                        R"(}, "token_dispatcher": {"num_experts": 64, "top_k": 8}}, "router":
+              {"num_experts": 64, "gate": {"in_features": 256, "out_features": 64, "bias": false},
+              "num_expert_groups": null, "num_limited_groups": null, "top_k": 8,
+              "score_func": "softmax", "route_norm": true, "route_scale": 1.0},
+              "load_balance_coeff": 0.001, "shared_experts": null})");
+}
+
+TEST(TorchtitanImport, JsonOf0_3HasExpertsAndNormsOfHeads) {
+  const std::string text =
+      with(with_experts(), "\"expert_parallel_degree\": 1", "\"expert_parallel_degree\": 4");
+  EXPECT_THAT(settings(text),
+              IsSupersetOf({Pair("model.qk_layernorm", "true"), Pair("model.moe.num_experts", "64"),
+                            Pair("model.moe.top_k", "8"), Pair("model.moe.dropless", "true"),
+                            Pair("model.moe.normalize_top_k_affinities", "true"),
+                            Pair("model.ffn_hidden_size", "96"),
+                            Pair("distributed_strategy.expert_model_parallel_size", "4")}));
+  for (const ImportedKey& each : import_torchtitan_text(text, "t.json").keys)
+    EXPECT_NE(each.source.key, "model_spec.model.layers.1");
+  const std::string where = "model_spec.model.layers.0.moe";
+  EXPECT_THAT(key(text, where).note, HasSubstr("load_balance_coeff"));
+  const std::pair<const char*, const char*> kOthers[] = {
+      {"\"softmax\"", "\"sigmoid\""},
+      {"\"num_expert_groups\": null", "\"num_expert_groups\": 4"},
+      {"\"shared_experts\": null", "\"shared_experts\": {}"},
+      {"\"out_features\": 64, \"bias\": false", "\"out_features\": 64, \"bias\": true"}};
+  for (const auto& [one, other] : kOthers)
+    EXPECT_EQ(key(everywhere(text, one, other), where).status, ImportStatus::kUnsupported) << other;
+  EXPECT_EQ(key(with_experts(", \"swiglu_limit\": 7.0"), where).status, ImportStatus::kUnsupported);
+  EXPECT_EQ(key(everywhere(text, "\"normalized_shape\": 16,", "\"normalized_shape\": 256,"),
+                "model_spec.model.layers.0.attention.qk_norm")
+                .status,
             ImportStatus::kUnsupported);
 }
 
