@@ -1,6 +1,7 @@
 #include "device/driver/session.h"
 
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -8,9 +9,11 @@
 #include "base/activity.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "device/driver/timing/cluster_job.h"
 #include "device/driver/reports/memory_report.h"
 #include "device/driver/reports/portability.h"
+#include "device/driver/reports/rank_divergence.h"
 #include "device/driver/timing/rank_clock.h"
 #include "device/driver/session_impl.h"
 #include "device/driver/reports/step_report.h"
@@ -127,6 +130,18 @@ void refuse_forgotten(int rank, const StepStream& step) {
 
 }  // namespace
 
+void Session::warn_of_divergence() {
+  std::size_t graphs = 0;
+  for (const std::vector<Graph>* each : impl_->graphs) graphs += each->size();
+  if (std::exchange(impl_->compared_graphs, graphs) == graphs || impl_->divergence_is_said) return;
+  std::vector<RecordedRank> ranks;
+  for (std::size_t i = 0; i < impl_->ranks.size(); ++i)
+    ranks.push_back({impl_->ranks[i]->world_rank(), impl_->streams[i], impl_->graphs[i]});
+  const std::string text = rank_divergence(ranks, options_.axes);
+  impl_->divergence_is_said = !text.empty();
+  if (!text.empty()) log_warning(text);
+}
+
 nlohmann::json Session::simulate_step(std::int64_t step) {
   TRELLIS_CHECK(options_.record, "simulate_step needs recording");
   Activity activity("laying out the streams of the step");
@@ -137,6 +152,7 @@ nlohmann::json Session::simulate_step(std::int64_t step) {
     impl_->streams.push_back(&recorder->impl().finished);
     impl_->graphs.push_back(&recorder->impl().graphs);
   }
+  warn_of_divergence();
   std::vector<std::shared_ptr<const TimedProgram>> owned;
   StepTiming timing = lay_out_step(
       impl_->streams, impl_->graphs,

@@ -89,6 +89,9 @@ class Session {
   void take_accounts(std::string_view bytes);
 
  private:
+  /// Once, when a step with new graphs shows it.
+  void warn_of_divergence();
+
   struct Impl;
   SessionOptions options_;
   std::unique_ptr<Impl> impl_;

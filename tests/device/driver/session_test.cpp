@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/driver/session.h"
 
 namespace trellis::device {
@@ -16,6 +17,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class SessionTest : public ::testing::Test {
@@ -110,6 +112,21 @@ TEST_F(SessionTest, AStepHasATimeABreakdownThatAddsUpAndFullCoverage) {
   EXPECT_TRUE(found.contains({"all_reduce", "comm_tp"}));
   EXPECT_TRUE(found.contains({"mm", "compute"}) || found.contains({"mm", "memory"}));
   EXPECT_TRUE(found.contains({"launch", "launch"}));
+}
+
+TEST_F(SessionTest, RanksThatRunOtherOperationsAreSaidOnce) {
+  std::vector<std::string> warnings;
+  const LogTap tap([&](LogLevel level, std::string_view text) {
+    if (level == LogLevel::kWarning) warnings.emplace_back(text);
+  });
+  for (int step = 1; step <= 2; ++step) {
+    forward(0, "aten::mm", static_cast<std::uint64_t>(step));
+    forward(1, "aten::add.Tensor", static_cast<std::uint64_t>(step));
+    (void)session.simulate_step(step);
+  }
+  EXPECT_THAT(warnings, ElementsAre(AllOf(HasSubstr("rank 1 runs add.Tensor"),
+                                          HasSubstr("operation 1 of \"forward\" in "
+                                                    "model.layers.0"))));
 }
 
 TEST_F(SessionTest, EqualStepsGiveEqualReportsAndTraces) {
