@@ -15,6 +15,7 @@
 #include "device/plugin.h"
 #include "runtime/groups/device_plugin.h"
 #include "trainer/config/logged_scalars.h"
+#include "trainer/loop/built_model.h"
 #include "trainer/loop/early_stopping.h"
 #include "trainer/loop/faults.h"
 #include "trainer/loop/first_non_finite.h"
@@ -125,10 +126,7 @@ struct Trainer::Impl {
   }
 
   void describe_rank() const {
-    std::int64_t count = 0;
-    for (const Parameter& parameter : parameters) count += parameter.tensor.numel();
-    std::string text = std::to_string(count) + " parameters in " +
-                       std::to_string(parameters.size()) + " tensors, stages";
+    std::string text = "built " + check_built(config, parallel, parameters) + ", stages";
     for (int chunk = 0; chunk < model->shape().num_chunks; ++chunk)
       text += " " + std::to_string(
                         model->shape().stage(parallel.get_pipeline_model_parallel_rank(), chunk));

@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "tests/integration/layout_run.h"
 #include "trainer/config/logged_scalars.h"
+#include "trainer/loop/built_model.h"
+#include "trainer/loop/rank_model.h"
 #include "runtime/rendezvous/stop_request.h"
 
 namespace trellis::trainer {
@@ -132,6 +134,21 @@ RunConfig with_validation(const Layout& layout, std::int64_t steps, std::int64_t
   config.trainer.check_val_every_n_epoch = std::nullopt;
   config.trainer.val_check_interval = BatchCount{.count = interval, .fraction = {}};
   return config;
+}
+
+TEST(Fit, AModelThatIsNotAsPlannedIsRefused) {
+  const RunConfig config = small_llama(Layout{.pp = 2}, "fp32", 1);
+  runtime::WorldOptions world;
+  world.world_size = config.world_size();
+  runtime::run_ranks(world, [&](runtime::RankContext& rank) {
+    const auto parallel = ParallelState::initialize_model_parallel(rank, parallel_sizes(config));
+    ParameterList parameters;
+    const auto stages = build_stages(config, module_context(config, {}, parallel, parameters));
+    EXPECT_THAT(check_built(config, parallel, parameters),
+                HasSubstr(rank.rank() == 0 ? "2 of 5 layers" : "3 of 5 layers"));
+    parameters.pop_back();
+    EXPECT_THROW((void)check_built(config, parallel, parameters), Error);
+  });
 }
 
 TEST(Fit, ValLossIsTheMeanOverItsOwnPassAndTheSameInEveryLayout) {

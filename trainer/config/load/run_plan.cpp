@@ -7,29 +7,6 @@
 namespace trellis::trainer {
 namespace {
 
-std::vector<StagePlan> plan_stages(const RunConfig& config) {
-  const ModelSection& model = config.model;
-  const ParameterCounts counts =
-      count_parameters(model, config.tp(), config.distributed_strategy.kv_replicator, config.ep());
-  const auto ranges = layers_of_stages(config);
-  std::vector<StagePlan> stages;
-  for (std::size_t i = 0; i < ranges.size(); ++i) {
-    StagePlan stage{static_cast<int>(i), static_cast<int>(i) % config.pp(), ranges[i].first,
-                    ranges[i].second, 0};
-    const bool first = i == 0, last = i + 1 == ranges.size();
-    if (first) stage.parameters_per_rank += counts.embedding + counts.positions;
-    for (int layer = stage.first_layer; layer < stage.end_layer; ++layer)
-      stage.parameters_per_rank += counts.layer(model, layer);
-    // A shared head has its own copy of the weight only where the embedding is on another rank.
-    const bool own_head = !model.share_embeddings_and_output_weights || config.pp() > 1;
-    if (last)
-      stage.parameters_per_rank +=
-          counts.final_norm + counts.token_head + counts.sample_head + (own_head ? counts.head : 0);
-    stages.push_back(stage);
-  }
-  return stages;
-}
-
 /// Ranks count through TP first, then CP, DP and PP.
 GroupPlan plan_group(const std::string& axis, int size, int stride, int world) {
   GroupPlan plan{axis, size, world / size, stride, {}};
@@ -80,6 +57,29 @@ std::vector<std::pair<int, int>> layers_of_stages(const RunConfig& config) {
     first = end;
   }
   return ranges;
+}
+
+std::vector<StagePlan> plan_stages(const RunConfig& config) {
+  const ModelSection& model = config.model;
+  const ParameterCounts counts =
+      count_parameters(model, config.tp(), config.distributed_strategy.kv_replicator, config.ep());
+  const auto ranges = layers_of_stages(config);
+  std::vector<StagePlan> stages;
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    StagePlan stage{static_cast<int>(i), static_cast<int>(i) % config.pp(), ranges[i].first,
+                    ranges[i].second, 0};
+    const bool first = i == 0, last = i + 1 == ranges.size();
+    if (first) stage.parameters_per_rank += counts.embedding + counts.positions;
+    for (int layer = stage.first_layer; layer < stage.end_layer; ++layer)
+      stage.parameters_per_rank += counts.layer(model, layer);
+    // A shared head has its own copy of the weight only where the embedding is on another rank.
+    const bool own_head = !model.share_embeddings_and_output_weights || config.pp() > 1;
+    if (last)
+      stage.parameters_per_rank +=
+          counts.final_norm + counts.token_head + counts.sample_head + (own_head ? counts.head : 0);
+    stages.push_back(stage);
+  }
+  return stages;
 }
 
 RunPlan plan_run(const RunConfig& config) {

@@ -44,6 +44,9 @@ struct RunPlan {
 
 [[nodiscard]] RunPlan plan_run(const RunConfig& config);
 
+/// RunPlan::stages alone.
+[[nodiscard]] std::vector<StagePlan> plan_stages(const RunConfig& config);
+
 /// First and one past the last layer of each stage, by pipeline_cuts or evenly with the remainder
 /// on the last stages.
 [[nodiscard]] std::vector<std::pair<int, int>> layers_of_stages(const RunConfig& config);
