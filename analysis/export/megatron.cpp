@@ -10,6 +10,7 @@
 #include "analysis/import/shell_words.h"
 #include "analysis/import/sources.h"
 #include "base/escape.h"
+#include "trainer/config/families/model_family.h"
 
 namespace trellis::analysis {
 namespace {
@@ -123,7 +124,9 @@ ExportedConfig export_megatron(const std::string& file, const std::vector<std::s
   std::vector<std::string_view> form = {"model_source", "model.model_config",
                                         "exp_manager.checkpoint_callback_params.dirpath",
                                         "exp_manager.explicit_log_dir"};
-  if (settings.is("model.model_type", "qwen3")) form.emplace_back("model.model_type");
+  for (const trainer::ModelFamily* family : trainer::families())
+    if (family->in_megatron && settings.is("model.model_type", family->type))
+      form.emplace_back("model.model_type");
   ShellReader reader;
   exported.left_out =
       left_out(settings, import_megatron_text(exported.text, "result", reader),

@@ -7,6 +7,7 @@
 #include "analysis/import/hugging_face_parts.h"
 #include "base/escape.h"
 #include "base/yaml/yaml.h"
+#include "trainer/config/families/model_family.h"
 #include "trainer/config/sections/hf_model_config.h"
 
 namespace trellis::analysis::hugging_face {
@@ -24,15 +25,8 @@ constexpr std::string_view kReadOfAll =
     "rope_parameters rms_norm_eps initializer_range attention_dropout tie_word_embeddings "
     "torch_dtype dtype hidden_act";
 constexpr std::string_view kReadOfDecoders = "attention_bias mlp_bias pretraining_tp";
-constexpr std::string_view kReadOfWindows = "sliding_window use_sliding_window";
-constexpr std::string_view kReadOfQwen3 = "use_sliding_window";
-constexpr std::string_view kWindowsOfQwen3 = "sliding_window max_window_layers";
-constexpr std::string_view kReadOfMixtral =
-    "num_local_experts num_experts_per_tok router_aux_loss_coef output_router_logits";
 constexpr std::string_view kReadOfEncoders =
     "layer_norm_eps hidden_dropout_prob attention_probs_dropout_prob";
-constexpr std::string_view kReadOfBert = "type_vocab_size position_embedding_type";
-constexpr std::string_view kReadOfVit = "image_size patch_size num_channels num_labels qkv_bias";
 
 struct Model {
   const JsonObject& file;
@@ -63,18 +57,14 @@ void read_as_the_trainer(Model& model) {
 }
 
 void list_keys(Model& model) {
-  const std::string& type = model.read.model_type;
-  const bool encoder = type == "bert" || type == "vit";
-  const std::vector<std::pair<std::string_view, bool>> groups = {
-      {kReadOfAll, true},
-      {kReadOfDecoders, !encoder},
-      {kReadOfWindows, type == "mistral" || type == "mixtral"},
-      {kReadOfQwen3, type == "qwen3"},
-      {kWindowsOfQwen3, false},
-      {kReadOfMixtral, type == "mixtral"},
-      {kReadOfEncoders, encoder},
-      {kReadOfBert, type == "bert"},
-      {kReadOfVit, type == "vit"}};
+  const trainer::ModelFamily* own = trainer::find_family(model.read.model_type);
+  const bool encoder = own != nullptr && !is_on_hub(*own);
+  std::vector<std::pair<std::string_view, bool>> groups = {
+      {kReadOfAll, true}, {kReadOfDecoders, !encoder}, {kReadOfEncoders, encoder}};
+  for (const trainer::ModelFamily* family : trainer::families()) {
+    groups.emplace_back(family->read, family == own);
+    groups.emplace_back(family->needs_off, false);
+  }
   for (const auto& [words, of_type] : groups) {
     for (const std::string& word : words_of(words)) {
       model.all_keys.push_back(word);
@@ -182,8 +172,9 @@ ImportedKey classify_key(const Model& model, const JsonKey& key) {
   if (key.name == "architectures") return architectures(std::move(source), model, key.value);
   if (key.name == "id2label") return labels(std::move(source), model, key.value);
   if (key.name == "layer_types") return layer_types(std::move(source), model, key.value);
-  if (model.read.model_type == "qwen3" && has(words_of(kWindowsOfQwen3), key.name))
-    return ignored(std::move(source), "use_sliding_window is off");
+  if (const trainer::ModelFamily* family = trainer::find_family(model.read.model_type);
+      family != nullptr && has(words_of(family->needs_off), key.name))
+    return ignored(std::move(source), fmt::format("{} is off", family->off));
   if (has(model.keys_of_type, key.name)) return read_key(std::move(source), model, key);
   if (const Row* row = find_row(model_rows(), key.name)) {
     if (row->use == RowUse::kIgnored) return ignored(std::move(source), std::string(row->text));

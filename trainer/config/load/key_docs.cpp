@@ -9,6 +9,7 @@
 #include "trainer/config/names.h"
 #include "trainer/config/optimizer_table.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/reader/section_reader.h"
 
 namespace trellis::trainer {
 namespace {

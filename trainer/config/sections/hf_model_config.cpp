@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/files/input_file.h"
 #include "base/json/json_text.h"
+#include "trainer/config/families/model_family.h"
 #include "trainer/config/names.h"
 
 namespace trellis::trainer {
@@ -162,13 +163,6 @@ void read_mixtral(JsonReader& fields, HfModelConfig& config) {
   config.moe = moe;
 }
 
-/// Its windows are those of layers from max_window_layers on; no published model has them on.
-void read_qwen3(JsonReader& fields, HfModelConfig& config) {
-  constexpr int kHeadDim = 128;  // of a file without head_dim: transformers' Qwen3Config
-  if (!config.head_dim) config.head_dim = kHeadDim;
-  fields.only("use_sliding_window", false);
-}
-
 /// BERT and ViT call the rest alike, and have no key that says more.
 void read_encoder(JsonReader& fields, HfModelConfig& config) {
   fields.positive("layer_norm_eps", config.rms_norm_eps);
@@ -189,19 +183,13 @@ void read_encoder(JsonReader& fields, HfModelConfig& config) {
   fields.only("qkv_bias", true);
 }
 
-void read_family(JsonReader& fields, HfModelConfig& config) {
-  const std::string type = config.model_type = fields.text("model_type");
-  if (type == "bert" || type == "vit") return read_encoder(fields, config);
-  if (type == "mixtral") {
-    read_mixtral(fields, config);
-  } else if (!type.empty() && std::ranges::find(model_types(), type) == model_types().end()) {
-    fields.problem("model_type", fmt::format("\"{}\" is no model of the hub; expected {}", type,
-                                             join_names(model_types())));
-    config.model_type.clear();
-  }
-  if (type == "qwen3") read_qwen3(fields, config);
+bool is_any(const ModelFamily& /*family*/) { return true; }
+
+/// Of a decoder; null: its type is not known.
+void read_decoder(JsonReader& fields, const ModelFamily* family, HfModelConfig& config) {
   const json* window_switch = fields.find("use_sliding_window");
-  if (type != "llama" && type != "qwen3" && (window_switch == nullptr || *window_switch == true))
+  if ((family == nullptr || family->windows) &&
+      (window_switch == nullptr || *window_switch == true))
     fields.positive("sliding_window", config.sliding_window);
   fields.only("attention_bias", false);
   fields.only("mlp_bias", false);
@@ -209,13 +197,25 @@ void read_family(JsonReader& fields, HfModelConfig& config) {
   fields.only("pretraining_tp", 1);
 }
 
-}  // namespace
-
-const std::vector<std::string>& model_types() {
-  static const std::vector<std::string> types = {"llama", "mistral", "mixtral",
-                                                 "qwen3", "bert",    "vit"};
-  return types;
+void read_family(JsonReader& fields, HfModelConfig& config) {
+  const std::string type = config.model_type = fields.text("model_type");
+  const ModelFamily* family = find_family(type);
+  if (family != nullptr && !is_on_hub(*family)) return read_encoder(fields, config);
+  if (family == nullptr && !type.empty()) {
+    fields.problem("model_type", fmt::format("\"{}\" is no model of the hub; expected {}", type,
+                                             join_names(family_types(&is_any))));
+    config.model_type.clear();
+  }
+  if (family != nullptr) {
+    if (family->experts) read_mixtral(fields, config);
+    if (!config.head_dim && family->defaults.head_dim > 0)
+      config.head_dim = family->defaults.head_dim;
+    if (family->off != nullptr) fields.only(family->off, false);
+  }
+  read_decoder(fields, family, config);
 }
+
+}  // namespace
 
 const std::vector<std::string>& rope_types() {
   static const std::vector<std::string> types = {"default", "linear", "dynamic", "llama3"};

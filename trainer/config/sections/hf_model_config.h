@@ -38,9 +38,6 @@ using HfProblem = std::function<void(const std::string& text)>;
 [[nodiscard]] HfModelConfig read_hf_model_config(const std::filesystem::path& file,
                                                  SectionReader& reader, const std::string& key);
 
-/// The values of model_type that are known.
-[[nodiscard]] const std::vector<std::string>& model_types();
-
 /// The types of RoPE's scaling that are supported, and those that are only known.
 [[nodiscard]] const std::vector<std::string>& rope_types();
 [[nodiscard]] bool is_later_rope_type(const std::string& type);

@@ -23,7 +23,7 @@ struct VocabularySources {
 void vocabulary_fields(Fields& fields, ModelSection& s, const VocabularySources& sources);
 
 /// What distinguishes Megatron's models from Llama: norms, activation, positions, biases,
-/// dropouts. Dropouts and architecture of `s` are what an hf model's own file says.
+/// dropouts. Of an hf model they are in `s` as its family and its own file say.
 void structure_fields(Fields& fields, ModelSection& s, bool hf);
 /// NxDT has one class for every Megatron model; a Megatron model that is Llama in all its parts is
 /// built like Llama.

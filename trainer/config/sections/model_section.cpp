@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "trainer/config/families/model_family.h"
 #include "trainer/config/reader/fields.h"
 #include "trainer/config/sections/hf_model_config.h"
 #include "trainer/config/sections/model_readers.h"
@@ -110,17 +111,21 @@ void read_architecture(SectionReader& reader, bool hf, const HfModelConfig& publ
     reader.problem("model_type",
                    "belongs to model_source hf; Megatron models say what they are made of");
   const std::string otherwise = published.model_type.empty() ? "llama" : published.model_type;
-  // Mixtral's sizes of its experts are in config.json or in section `moe`.
+  const bool is_said = reader.has("model_type") || family_of_type(otherwise).in_yaml;
   const std::string type =
-      otherwise == "mixtral" && !reader.has("model_type")
-          ? otherwise
-          : reader.one_of("model_type", otherwise, {"llama", "mistral", "qwen3", "bert", "vit"});
+      is_said ? reader.one_of("model_type", otherwise,
+                              family_types([](const ModelFamily& f) { return f.in_yaml; }))
+              : otherwise;
   if (!published.model_type.empty() && type != published.model_type) {
     reader.problem("model_type", fmt::format("{} contradicts {} of model_config; remove it", type,
                                              published.model_type));
   }
-  s.architecture = hf && (type == "bert" || type == "vit") ? type : "llama";
-  s.qk_layernorm = hf && type == "qwen3";
+  if (!hf) return;
+  const ModelFamily& family = family_of_type(type);
+  if (!is_on_hub(family)) s.architecture = family.type;
+  set_structure(family.structure, s);
+  s.share_embeddings_and_output_weights =
+      family.tied_head.value_or(s.share_embeddings_and_output_weights);
 }
 
 /// What config.json says, which the YAML overrides; 0 where one of them has to say it.
@@ -184,8 +189,10 @@ void architecture_field(Fields& fields, ModelSection& s, const ModelContext& con
         add_defaults_of_architecture(context.published, s);
       },
       [&](YamlWriter& out) {
-        if (is_encoder(s)) out.text("model_type", s.architecture);
-        if (context.hf && s.qk_layernorm) out.text("model_type", "qwen3");
+        if (is_encoder(s)) return out.text("model_type", s.architecture);
+        const ModelFamily* family = context.hf ? family_with(structure_of(s)) : nullptr;
+        if (family != nullptr && family->structure != FamilyStructure())
+          out.text("model_type", family->type);
       });
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "trainer/config/families/model_family.h"
 #include "trainer/config/reader/fields.h"
 #include "trainer/config/sections/model_readers.h"
 #include "trainer/config/names.h"
@@ -19,41 +20,24 @@ void choice(Fields& fields, const char* key, Enum& value) {
     if (entry.first == name) value = entry.second;
 }
 
-/// Megatron's choices as a family of models has decided them.
-struct Structure {
-  Normalization normalization = Normalization::kRmsNorm;
-  Activation activation = Activation::kSwiglu;
-  TransformerBlock block = TransformerBlock::kPreLn;
-  PositionEmbedding positions = PositionEmbedding::kRope;
-  bool has_bias = false, tied = false, qk_layernorm = false;
+/// A family's choices, with whether its head reads the embedding.
+struct Structure : FamilyStructure {
+  bool tied = false;
 };
 
-/// `section`: its architecture, whether its head is tied and whether it is Qwen3 are known.
-Structure family_structure(bool hf, const ModelSection& section) {
-  const auto absolute = PositionEmbedding::kLearnedAbsolute;
-  if (!hf)
-    return {Normalization::kLayerNorm,
-            Activation::kGelu,
-            TransformerBlock::kPreLn,
-            absolute,
-            true,
-            true};
-  if (section.architecture == "bert")
-    return {Normalization::kLayerNorm,
-            Activation::kGelu,
-            TransformerBlock::kPostLn,
-            absolute,
-            true,
-            true};
-  if (section.architecture == "vit")
-    return {Normalization::kLayerNorm,
-            Activation::kGelu,
-            TransformerBlock::kPreLn,
-            absolute,
-            true,
-            false};
-  return {.tied = section.share_embeddings_and_output_weights,
-          .qk_layernorm = section.qk_layernorm};
+/// `section`: of an hf model it is what the family has decided.
+Structure structure_of_family(bool hf, const ModelSection& section) {
+  if (hf) return {structure_of(section), section.share_embeddings_and_output_weights};
+  return {{.normalization = Normalization::kLayerNorm,
+           .activation = Activation::kGelu,
+           .positions = PositionEmbedding::kLearnedAbsolute,
+           .has_bias = true},
+          /*tied=*/true};
+}
+
+/// "no norms of queries and keys, unless model_type is qwen3"
+std::string unless_families(const char* without, bool (*have)(const ModelFamily&)) {
+  return fmt::format("{}, unless model_type is {}", without, join_names(family_types(have)));
 }
 
 /// One of Megatron's choices that the family of an hf model has decided.
@@ -75,8 +59,10 @@ void check_hf_structure(SectionReader& reader, const ModelSection& section,
   has_only("has_bias", section.has_bias == family.has_bias,
            family.has_bias ? "biases" : "no biases");
   has_only("qk_layernorm", section.qk_layernorm == family.qk_layernorm,
-           family.qk_layernorm ? "norms of queries and keys"
-                               : "no norms of queries and keys, unless model_type is qwen3");
+           family.qk_layernorm
+               ? "norms of queries and keys"
+               : unless_families("no norms of queries and keys",
+                                 [](const ModelFamily& f) { return f.structure.qk_layernorm; }));
   if (!is_encoder(section)) return;
   has_only("share_embeddings_and_output_weights",
            section.share_embeddings_and_output_weights == family.tied,
@@ -129,19 +115,14 @@ void dbrx_fields(Fields& fields, ModelSection& s, bool hf) {
 }
 
 void adopt(const Structure& family, ModelSection& s) {
-  s.normalization = family.normalization;
-  s.activation = family.activation;
-  s.transformer_block_type = family.block;
-  s.position_embedding = family.positions;
-  s.has_bias = family.has_bias;
+  set_structure(family, s);
   s.share_embeddings_and_output_weights = family.tied;
-  s.qk_layernorm = family.qk_layernorm;
 }
 
 }  // namespace
 
 void structure_fields(Fields& fields, ModelSection& s, bool hf) {
-  const Structure family = family_structure(hf, s);
+  const Structure family = structure_of_family(hf, s);
   fields.rule([&](SectionReader&) { adopt(family, s); });
   choice(fields, "normalization", s.normalization);
   choice(fields, "activation", s.activation);

@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/json/json_text.h"
+#include "trainer/config/families/model_family.h"
+#include "trainer/config/names.h"
 
 namespace trellis::checkpoint::hugging_face {
 namespace {
@@ -17,7 +19,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr const char* kFamilies = "llama, mistral, mixtral, qwen3 or gpt2";
+constexpr const char* kGpt2 = "gpt2";  // of GPTModel, whose config.json has its own names
 /// No model has more; products of two of them fit into 64 bits.
 constexpr std::int64_t kMostSize = std::int64_t{1} << 28;
 
@@ -81,16 +83,16 @@ void read_llama(Fields& fields, HubConfig& config) {
   config.ffn = fields.size("intermediate_size");
   config.heads = fields.size("num_attention_heads");
   config.kv_heads = fields.size("num_key_value_heads", config.heads);
-  constexpr std::int64_t kQwenHeadDim = 128;  // transformers' Qwen3Config
+  const trainer::ModelFamily& family = trainer::family_of_type(config.model_type);
   config.head_dim =
-      fields.size("head_dim", config.model_type == "qwen3"
-                                  ? kQwenHeadDim
+      fields.size("head_dim", family.defaults.head_dim > 0
+                                  ? family.defaults.head_dim
                                   : std::max<std::int64_t>(1, config.hidden / config.heads));
   if (config.heads % config.kv_heads != 0)
     fields.problem("num_key_value_heads", "must divide num_attention_heads " +
                                               std::to_string(config.heads) + ", got " +
                                               std::to_string(config.kv_heads));
-  if (config.model_type == "mixtral") config.experts = fields.size("num_local_experts", 8);
+  if (family.experts) config.experts = fields.size("num_local_experts", 8);
   config.tied_embeddings = fields.boolean("tie_word_embeddings", false);
 }
 
@@ -155,20 +157,6 @@ ordered_json rope_parameters(const trainer::ModelSection& model) {
   return rope;
 }
 
-struct FamilyName {
-  const char *type, *architecture;
-};
-FamilyName family_of(const trainer::ModelSection& model) {
-  if (model.qk_layernorm && (model.moe || model.sliding_window))
-    throw ConfigError(
-        "model.qk_layernorm: no family of Hugging Face here has it with experts or with a window "
-        "in each layer; qwen3 expects neither");
-  if (model.qk_layernorm) return {"qwen3", "Qwen3ForCausalLM"};
-  if (model.moe) return {"mixtral", "MixtralForCausalLM"};
-  if (model.sliding_window) return {"mistral", "MistralForCausalLM"};
-  return {"llama", "LlamaForCausalLM"};
-}
-
 /// What a Megatron model, a mixture of experts too, may have and the families here do not.
 void check_llama(const trainer::ModelSection& model) {
   Problems problems;
@@ -187,8 +175,8 @@ void check_llama(const trainer::ModelSection& model) {
 ordered_json llama_config(const trainer::ModelSection& model, std::int64_t vocabulary) {
   check_llama(model);
   const bool moe = model.moe.has_value(), window = model.sliding_window.has_value();
-  const auto [type, name] = family_of(model);
-  ordered_json config{{"architectures", {name}},
+  const trainer::ModelFamily& family = trainer::hub_family(model);
+  ordered_json config{{"architectures", {family.hub_class}},
                       {"attention_bias", false},
                       {"attention_dropout", model.attention_dropout},
                       {"head_dim", model.head_dim},
@@ -198,7 +186,7 @@ ordered_json llama_config(const trainer::ModelSection& model, std::int64_t vocab
                       {"intermediate_size", model.ffn_hidden_size},
                       {"max_position_embeddings", model.max_position_embeddings},
                       {"mlp_bias", false},
-                      {"model_type", type},
+                      {"model_type", family.type},
                       {"num_attention_heads", model.num_attention_heads},
                       {"num_hidden_layers", model.num_layers},
                       {"num_key_value_heads", model.num_kv_heads},
@@ -213,7 +201,7 @@ ordered_json llama_config(const trainer::ModelSection& model, std::int64_t vocab
     config["rope_scaling"] = rope_parameters(model);
     config["rope_scaling"].erase("rope_theta");
   }
-  if (model.qk_layernorm) config["use_sliding_window"] = false;
+  if (family.off != nullptr) config[family.off] = false;
   if (moe || window)
     config["sliding_window"] = window ? ordered_json(*model.sliding_window) : ordered_json();
   if (moe) {
@@ -234,14 +222,16 @@ HubConfig read_hub_config(const std::string& text, const std::string& where) {
   config.model_type = model_type_of(object);
   Problems problems;
   Fields fields(object, where, problems);
-  if (config.model_type == "gpt2") {
+  const trainer::ModelFamily* family = trainer::find_family(config.model_type);
+  if (config.model_type == kGpt2) {
     read_gpt2(fields, config);
-  } else if (config.model_type == "llama" || config.model_type == "mistral" ||
-             config.model_type == "mixtral" || config.model_type == "qwen3") {
+  } else if (family != nullptr && is_on_hub(*family)) {
     read_llama(fields, config);
   } else {
+    std::vector<std::string> known = trainer::family_types(&trainer::is_on_hub);
+    known.emplace_back(kGpt2);
     throw ConfigError(
-        where + ": model_type: expected " + kFamilies + ", got " +
+        where + ": model_type: expected " + trainer::join_names(known) + ", got " +
         (config.model_type.empty() ? "none" : "\"" + terminal_line(config.model_type) + "\"") +
         ": this version has no names of its weights");
   }

@@ -14,7 +14,7 @@ namespace trellis::checkpoint::hugging_face {
 
 /// What of a config.json decides the names and shapes of weights.
 struct HubConfig {
-  std::string model_type;  ///< llama, mistral, mixtral, qwen3, gpt2
+  std::string model_type;  ///< that of a ModelFamily, or gpt2
   std::int64_t layers = 0, hidden = 0, ffn = 0;
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t vocabulary = 0;

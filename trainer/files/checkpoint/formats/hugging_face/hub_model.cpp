@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json/json_text.h"
+#include "trainer/config/families/model_family.h"
 #include "trainer/config/sections/hf_model_config.h"
 
 namespace trellis::checkpoint::hugging_face {
@@ -14,24 +15,6 @@ namespace {
 
 using nlohmann::json;
 using trainer::ModelSection;
-
-/// Of transformers' configuration classes, for keys that a file does not have.
-struct FamilyDefaults {
-  const char* type;
-  double rms_norm_eps, rope_theta;
-  int sliding_window;  ///< 0: none
-};
-constexpr std::array<FamilyDefaults, 4> kDefaults = {{{"llama", 1e-6, 1e4, 0},
-                                                      {"mistral", 1e-6, 1e4, 4096},
-                                                      {"mixtral", 1e-5, 1e6, 0},
-                                                      {"qwen3", 1e-6, 1e4, 0}}};
-
-const FamilyDefaults& defaults_of(const std::string& type) {
-  for (const FamilyDefaults& family : kDefaults) {
-    if (family.type == type) return family;
-  }
-  return kDefaults.front();
-}
 
 void take_sizes(const HubConfig& config, ModelSection& model) {
   model.num_layers = static_cast<int>(config.layers);
@@ -46,8 +29,10 @@ void take_sizes(const HubConfig& config, ModelSection& model) {
 
 ModelSection llama_model(const HubConfig& config, const json& object,
                          const trainer::HfModelConfig& said) {
-  const FamilyDefaults& otherwise = defaults_of(config.model_type);
+  const trainer::ModelFamily& family = trainer::family_of_type(config.model_type);
+  const trainer::FamilyDefaults& otherwise = family.defaults;
   ModelSection model;
+  set_structure(family.structure, model);
   model.layernorm_epsilon = said.rms_norm_eps.value_or(otherwise.rms_norm_eps);
   model.rope_theta = said.rope_theta.value_or(otherwise.rope_theta);
   model.rope_scaling = said.rope_scaling.value_or(model.rope_scaling);
@@ -56,7 +41,6 @@ ModelSection llama_model(const HubConfig& config, const json& object,
   model.sliding_window = said.sliding_window;
   if (!object.contains("sliding_window") && otherwise.sliding_window > 0)
     model.sliding_window = otherwise.sliding_window;
-  model.qk_layernorm = config.model_type == "qwen3";
   model.moe = said.moe;
   return model;
 }

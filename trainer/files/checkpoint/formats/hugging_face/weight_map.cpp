@@ -1,5 +1,7 @@
 #include "trainer/files/checkpoint/formats/hugging_face/weight_map.h"
 
+#include "trainer/config/families/model_family.h"
+
 namespace trellis::checkpoint::hugging_face {
 namespace {
 
@@ -89,6 +91,7 @@ void add_experts(Builder& builder, const HubConfig& config, const std::string& h
 
 void add_llama_layer(Builder& builder, const HubConfig& config, const std::string& hub,
                      const std::string& native) {
+  const trainer::FamilyStructure& has = trainer::family_of_type(config.model_type).structure;
   const std::int64_t hidden = config.hidden;
   const std::int64_t query = config.heads * config.head_dim, kv = config.kv_heads * config.head_dim;
   const auto same = [&](const std::string& name, const Shape& shape) {
@@ -98,7 +101,7 @@ void add_llama_layer(Builder& builder, const HubConfig& config, const std::strin
   same("self_attn.k_proj.weight", {kv, hidden});
   same("self_attn.v_proj.weight", {kv, hidden});
   same("self_attn.o_proj.weight", {hidden, query});
-  if (config.model_type == "qwen3") {
+  if (has.qk_layernorm) {
     same("self_attn.q_norm.weight", {config.head_dim});
     same("self_attn.k_norm.weight", {config.head_dim});
   }
