@@ -24,7 +24,8 @@ constexpr std::string_view kReadOfAll =
     "num_key_value_heads head_dim max_position_embeddings vocab_size rope_theta rope_scaling "
     "rope_parameters rms_norm_eps initializer_range attention_dropout tie_word_embeddings "
     "torch_dtype dtype hidden_act";
-constexpr std::string_view kReadOfDecoders = "attention_bias mlp_bias pretraining_tp";
+constexpr std::string_view kReadOfDecoders = "mlp_bias pretraining_tp";
+constexpr std::string_view kReadOfBiases = "attention_bias";
 constexpr std::string_view kReadOfEncoders =
     "layer_norm_eps hidden_dropout_prob attention_probs_dropout_prob";
 
@@ -58,9 +59,12 @@ void read_as_the_trainer(Model& model) {
 
 void list_keys(Model& model) {
   const trainer::ModelFamily* own = trainer::find_family(model.read.model_type);
-  const bool encoder = own != nullptr && !is_on_hub(*own);
-  std::vector<std::pair<std::string_view, bool>> groups = {
-      {kReadOfAll, true}, {kReadOfDecoders, !encoder}, {kReadOfEncoders, encoder}};
+  const bool encoder = own != nullptr && !is_on_hub(*own),
+             biases = own != nullptr && own->structure.qkv_bias;
+  std::vector<std::pair<std::string_view, bool>> groups = {{kReadOfAll, true},
+                                                           {kReadOfBiases, !encoder && !biases},
+                                                           {kReadOfDecoders, !encoder},
+                                                           {kReadOfEncoders, encoder}};
   for (const trainer::ModelFamily* family : trainer::families()) {
     groups.emplace_back(family->read, family == own);
     groups.emplace_back(family->needs_off, false);

@@ -53,8 +53,6 @@ constexpr MegatronRow kRefusedRows[] = {
     {kOne, "softmax-type", kRefused, "vanilla", "softmax with a sink is not supported: remove it"},
     {kList, "enable-gpt-oss", kRefused, "",
      "OpenAI's gpt-oss needs softmax with a sink, which is not supported"},
-    {kNone, "add-qkv-bias", kRefused, "",
-     "biases are everywhere or nowhere: use --disable-bias-linear or remove both"},
     {kNone, "apply-residual-connection-post-layernorm", kRefused, "",
      "the residual after the norm is not supported: model.transformer_block_type post_ln "
      "is nearest"},

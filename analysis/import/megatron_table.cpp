@@ -30,6 +30,7 @@ constexpr MegatronRow kMapped[] = {
     {kNone, "untie-embeddings-and-output-weights", kMoves,
      "model.share_embeddings_and_output_weights", "false"},
     {kNone, "disable-bias-linear", kMoves, "model.has_bias", "false"},
+    {kNone, "add-qkv-bias", kMoves, "model.qkv_bias", "true"},
     {kNone, "use-rotary-position-embeddings", kMoves, "model.position_embedding_type", "rope"},
     {kNone, "openai-gelu", kMoves, "model.activation", "openai-gelu"},
     {kNone, "apply-query-key-layer-scaling", kMoves, "model.apply_query_key_layer_scaling", "true"},

@@ -139,7 +139,6 @@ constexpr NemoRow kRows[] = {
     {"model.restore_from_path model.restore_from_ckpt", kNeutral, "null",
      "write the weights with `trellis checkpoint convert`, and start with --init-from"},
     {"model.override_vocab_size", kMoves, "model.vocab_size"},
-    {"model.qkv_bias", kNeutral, "false|null", "all linear layers have a bias, or none: has_bias"},
     {"model.rotary_interleaved model.layernorm_zero_centered_gamma model.apply_embedding_scaling",
      kNeutral, "false|null", "the model families here do not have it"},
     {"model.tokenizer.trust_remote_code", kIgnored, "", "no code of a tokenizer is executed"},

@@ -446,6 +446,29 @@ class Mixtures(Case):
             self.assertIn("expected some of embed_tokens, k_proj, lm_head, o_proj", done.stderr)
 
 
+class Qwen2(Case):
+    """Biases of what has adapters."""
+
+    kind = "qwen2"
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        config = transformers.AutoConfig.for_model(cls.kind, **SIZES)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        torch.manual_seed(4)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_(1.0 if parameter.dim() == 1 else 0.0, 0.15)
+        model.save_pretrained(cls.hub)
+
+    def test_losses_of_pefts_continued_training(self):
+        folder, model = self.adapter("all")
+        sizes = f"model_type: {self.kind}\n  {SEPARATE}"
+        got = self.losses(EIGHT, LOADED + str(folder), model=sizes)
+        self.close(got, losses_of_peft(model))
+
+
 class Refused(Case):
     def refused(self, adapters, *texts, **more):
         done = self.start(ONE, adapters, **more)

@@ -160,6 +160,14 @@ class EvaluateCase(CheckedCase):
             )
         return ids[0, prompt.shape[1] :].tolist()
 
+    def check_greedy_tokens(self):
+        wanted = [self.generated(record, 100) for record in range(len(RECORDS))]
+        for name in ("TP2 SP", "PP2"):
+            _, answers = self.evaluate(
+                "--answers=answers.json", "--max-new-tokens=100", layout=LAYOUTS[name]
+            )
+            self.assertEqual([answer["prediction_ids"] for answer in answers], wanted, name)
+
 
 class Llama(EvaluateCase):
     def test_greedy_tokens_are_those_of_transformers_in_every_layout(self):
@@ -501,12 +509,17 @@ class SlidingWindow(EvaluateCase):
         )
 
     def test_greedy_tokens_are_those_of_transformers(self):
-        wanted = [self.generated(record, 100) for record in range(len(RECORDS))]
-        for name in ("TP2 SP", "PP2"):
-            _, answers = self.evaluate(
-                "--answers=answers.json", "--max-new-tokens=100", layout=LAYOUTS[name]
-            )
-            self.assertEqual([answer["prediction_ids"] for answer in answers], wanted, name)
+        self.check_greedy_tokens()
+
+
+class Qwen2(EvaluateCase):
+    model = "model_type: qwen2"
+
+    def make_reference(self, sizes):
+        return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes))
+
+    def test_greedy_tokens_are_those_of_transformers(self):
+        self.check_greedy_tokens()
 
 
 if __name__ == "__main__":

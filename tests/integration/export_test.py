@@ -142,10 +142,10 @@ MEGATRON_TYPES = {
         data-cache-path""",
     bool: """group-query-attention swiglu openai-gelu qk-layernorm apply-layernorm-1p
         apply-query-key-layer-scaling use-rope-scaling untie-embeddings-and-output-weights
-        disable-bias-linear fp32-residual-connection fp16-lm-cross-entropy use-cpu-initialization
-        moe-router-pre-softmax sequence-parallel use-distributed-optimizer bf16 log-params-norm
-        async-save exit-on-missing-checkpoint finetune reset-position-ids reset-attention-mask
-        eod-mask-loss mock-data""",
+        disable-bias-linear add-qkv-bias fp32-residual-connection fp16-lm-cross-entropy
+        use-cpu-initialization moe-router-pre-softmax sequence-parallel use-distributed-optimizer
+        bf16 log-params-norm async-save exit-on-missing-checkpoint finetune reset-position-ids
+        reset-attention-mask eod-mask-loss mock-data""",
 }
 MEGATRON_LISTS = {
     "data-path": str,

@@ -218,6 +218,15 @@ class Mistral(Case):
         )
 
 
+class Qwen2(Case):
+    def test_biases_and_a_tied_head(self):
+        config = transformers.Qwen2Config(**SIZES, tie_word_embeddings=True)
+        self.check(
+            random_model(transformers.Qwen2ForCausalLM, config),
+            *("model.qkv_bias=true", "model.share_embeddings_and_output_weights=true"),
+        )
+
+
 class Qwen3(Case):
     def test_norms_of_queries_and_keys(self):
         config = transformers.Qwen3Config(**SIZES, head_dim=12)

@@ -163,7 +163,7 @@ class HuggingFace(Case):
 
     def test_a_key_that_is_not_there_is_transformers_default(self):
         folder = save_llama(self.dir / "hub")
-        classes = {"llama": {}, "mistral": {"sliding_window": "absent"}, "qwen3": {}}
+        classes = {"llama": {}, "mistral": {"sliding_window": "absent"}, "qwen2": {}, "qwen3": {}}
         for kind, more in classes.items():
             with self.subTest(kind):
                 self.edit(folder, model_type=kind, rms_norm_eps="absent", **more)
@@ -171,6 +171,8 @@ class HuggingFace(Case):
                 names = [f"layernorm_epsilon, got {read.rms_norm_eps:g}"]
                 if kind == "mistral":
                     names.append(f"got {read.sliding_window}")
+                if kind == "qwen2":
+                    names = ["has no tensor model.layers.0.self_attn.q_proj.bias"]
                 if kind == "qwen3":
                     self.edit(folder, head_dim=8)
                     names = ["has no tensor model.layers.0.self_attn.q_norm.weight"]
@@ -211,6 +213,7 @@ class Megatron(Case):
             softmax_type="learnable",
             rotary_interleaved=True,
             qk_layernorm=True,
+            add_qkv_bias=True,
             untie_embeddings_and_output_weights=False,
         )
         names = [f"args.{name}" for name in others]

@@ -135,6 +135,20 @@ constexpr std::int64_t megatron_gpt(std::int64_t l, std::int64_t h, std::int64_t
 
 const std::int64_t kGpt = megatron_gpt(32, 4096, 50304, 2048);
 
+const std::vector<std::string> kQwen2 = {
+    "model.model_type=qwen2",  "model.num_layers=28",
+    "model.hidden_size=3584",  "model.ffn_hidden_size=18944",
+    "model.vocab_size=152064", "model.num_attention_heads=28",
+    "model.num_kv_heads=4",    "model_alignment_strategy={sft: {packing: true}}"};
+const std::vector<std::string> kTiedQwen2 = {"model.model_type=qwen2",
+                                             "model.num_layers=24",
+                                             "model.hidden_size=896",
+                                             "model.ffn_hidden_size=4864",
+                                             "model.num_attention_heads=14",
+                                             "model.num_kv_heads=2",
+                                             "model.share_embeddings_and_output_weights=true",
+                                             "model_alignment_strategy={sft: {packing: true}}"};
+
 INSTANTIATE_TEST_SUITE_P(
     FullSize, ParameterCounts,
     testing::Values(Model{"Llama2_7B", "hf_llama_7B", 6'738'415'616, {"model.num_layers=32"}},
@@ -157,6 +171,9 @@ INSTANTIATE_TEST_SUITE_P(
                           8'030'261'248 +
                               std::int64_t{32} * 16 *
                                   (5 * 4096 + 14336 + 4096 + 2 * 1024 + 2 * 14336 + 2 * 4096)},
+                    // As transformers counts Qwen/Qwen2-7B and its 0.5B.
+                    Model{"Qwen2_7B", "C05.yaml", 7'615'616'512, kQwen2},
+                    Model{"Qwen2_Tied", "C05.yaml", 494'032'768, kTiedQwen2},
                     // As the Hub says of Qwen/Qwen3-8B.
                     Model{"Qwen3_8B",
                           "C05.yaml",

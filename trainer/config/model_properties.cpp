@@ -86,6 +86,7 @@ const PropertyRow kProperties[] = {
     {"model.transformer_block_type",
      [](const PropertyModel& m) { return name_of(m.transformer_block_type); }},
     {"model.has_bias", [](const PropertyModel& m) { return value_text(m.has_bias); }},
+    {"model.qkv_bias", [](const PropertyModel& m) { return value_text(has_qkv_bias(m)); }},
     {"model.clip_qkv", [](const PropertyModel& m) { return value_text(m.clip_qkv); }},
     {"model.share_embeddings_and_output_weights",
      [](const PropertyModel& m) { return value_text(m.share_embeddings_and_output_weights); }},

@@ -188,6 +188,9 @@ struct ModelSection {
   TransformerBlock transformer_block_type = TransformerBlock::kPreLn;
   PositionEmbedding position_embedding = PositionEmbedding::kRope;
   bool has_bias = false;
+  /// Queries, keys and values have biases although has_bias is false: Qwen2, and Megatron-LM's
+  /// --add-qkv-bias.
+  bool qkv_bias = false;
   bool share_embeddings_and_output_weights = false;
   double hidden_dropout = 0, attention_dropout = 0, ffn_dropout = 0;
   bool apply_query_key_layer_scaling = false;
@@ -237,6 +240,10 @@ struct ModelSection {
 [[nodiscard]] inline bool is_gated(Activation activation) {
   return activation == Activation::kGeglu || activation == Activation::kReglu ||
          activation == Activation::kSwiglu;
+}
+
+[[nodiscard]] inline bool has_qkv_bias(const ModelSection& model) {
+  return model.has_bias || model.qkv_bias;
 }
 
 /// Every token attends to every other; trained with data parallelism alone.

@@ -51,7 +51,8 @@ void count_adapters(const ModelSection& model, const Sizes& s, ParameterCounts& 
 /// on each rank.
 std::int64_t attention(const ModelSection& model, const Sizes& s) {
   const std::int64_t qkv = s.query + 2 * s.key_value;
-  const std::int64_t biases = model.has_bias ? qkv / s.tp + s.hidden : 0;
+  const std::int64_t biases =
+      (has_qkv_bias(model) ? qkv / s.tp : 0) + (model.has_bias ? s.hidden : 0);
   return s.hidden * qkv / s.tp + s.query * s.hidden / s.tp + biases;
 }
 

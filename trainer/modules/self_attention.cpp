@@ -28,7 +28,7 @@ AttentionShape gqa_shape(const ModelSection& config) {
 
 QkvLinearOptions gqa_options(const ModuleContext& context, const ModelSection& config) {
   return {.init = config.init_method_std,
-          .bias = config.has_bias,
+          .bias = has_qkv_bias(config),
           .gather_output = false,
           .kv_size_multiplier = context.parallel->get_kv_shared_group().size,
           .fuse_qkv = config.fuse_qkv};
@@ -41,7 +41,7 @@ std::variant<ColumnParallelLinear, GQAQKVColumnParallelLinear> make_projections(
     return GQAQKVColumnParallelLinear(context, path + ".qkv_proj", gqa_shape(config),
                                       gqa_options(context, config));
   const ColumnParallelLinearOptions options{
-      .init = config.init_method_std, .bias = config.has_bias, .gather_output = false};
+      .init = config.init_method_std, .bias = has_qkv_bias(config), .gather_output = false};
   return ColumnParallelLinear(context, path, config.hidden_size,
                               outputs_of(config, layout, context.tp().size, path), options);
 }

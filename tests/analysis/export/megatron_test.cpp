@@ -127,7 +127,7 @@ std::string random_script(std::mt19937& random) {
       {"--swiglu", {""}},
       {"--openai-gelu", {""}},
       {"--qk-layernorm", {""}},
-      {"--disable-bias-linear", {""}},
+      {"--disable-bias-linear", {"", "--add-qkv-bias"}},
       {"--untie-embeddings-and-output-weights", {""}},
       {"--window-size", {"15,0", "63,0"}},
       {"--recompute-granularity", {"full", "selective"}},

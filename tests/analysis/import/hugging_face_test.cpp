@@ -157,6 +157,26 @@ TEST_F(HuggingFace, Qwen3HasNormsOfQueriesAndKeys) {
       << "its windows begin at a layer";
 }
 
+/// Qwen/Qwen2-0.5B's config.json.
+TEST_F(HuggingFace, Qwen2HasBiasesOfQueriesKeysAndValues) {
+  json config = json::parse(R"({
+    "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643,
+    "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02,
+    "intermediate_size": 4864, "max_position_embeddings": 131072, "max_window_layers": 24,
+    "model_type": "qwen2", "num_attention_heads": 14, "num_hidden_layers": 24,
+    "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+    "sliding_window": 131072, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "transformers_version": "4.40.1", "use_cache": true, "use_sliding_window": false,
+    "vocab_size": 151936})");
+  const ImportedConfig imported = import(config);
+  EXPECT_TRUE(keys_with(imported, ImportStatus::kUnclassified).empty());
+  EXPECT_TRUE(keys_with(imported, ImportStatus::kUnsupported).empty());
+  EXPECT_EQ(find(imported, "config.max_window_layers").note, "use_sliding_window is off");
+  config["use_sliding_window"] = true;
+  EXPECT_EQ(status(import(config), "config.use_sliding_window"), ImportStatus::kUnsupported)
+      << "its windows begin at a layer";
+}
+
 TEST_F(HuggingFace, EveryFieldIsKnownAndNoneIsLost) {
   json args = all_arguments();
   args.update(neuron_arguments());
@@ -225,7 +245,7 @@ TEST_F(HuggingFace, WhatTheReaderOfTheModelRefusesIsUnsupported) {
     EXPECT_EQ(found.status, ImportStatus::kUnsupported) << key << " " << value;
     EXPECT_NE(found.note, "");
   };
-  refused("model_type", "qwen2");
+  refused("model_type", "gemma2");
   refused("hidden_act", "gelu");
   refused("attention_bias", true);
   refused("rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}});

@@ -175,6 +175,11 @@ class RoundTrip(HubCase):
         model = make(transformers.Qwen3ForCausalLM, config, torch.bfloat16)
         self.check_round_trip(self.save(model, max_shard_size=30_000), 30_000)
 
+    def test_qwen2_tied(self):
+        config = transformers.Qwen2Config(**SIZES, tie_word_embeddings=True)
+        model = make(transformers.Qwen2ForCausalLM, config, torch.bfloat16)
+        self.check_round_trip(self.save(model, max_shard_size=30_000), 30_000)
+
     def test_gpt2_tied(self):
         self.check_round_trip(self.save(gpt2(), max_shard_size=40_000), 40_000)
 
@@ -266,8 +271,8 @@ class BadInput(HubCase):
     def test_other_architectures(self):
         folder = self.save(llama(attention_bias=True))
         self.refused("dump", folder, texts=["q_proj.bias", "of another architecture"])
-        self.change(folder, "config.json", model_type="qwen2")
-        self.refused("dump", folder, texts=["model_type: expected llama", 'got "qwen2"'])
+        self.change(folder, "config.json", model_type="gemma")
+        self.refused("dump", folder, texts=["model_type: expected llama", 'got "gemma"'])
         self.change(folder, "config.json", model_type="gpt2")
         self.refused("dump", folder, texts=["n_layer: this key is required and missing"])
 

@@ -48,6 +48,7 @@ const Model kModels[] = {
        m.moe = trainer::MoeSection{.num_experts = 4};
        m.sliding_window = 4;
      }},
+    {"qwen2", [](ModelSection& m) { m.qkv_bias = m.share_embeddings_and_output_weights = true; }},
     {"qwen3", [](ModelSection& m) { m.qk_layernorm = true; }},
     {"gpt2",
      [](ModelSection& m) {

@@ -97,6 +97,7 @@ std::vector<Overrides> contexts_of(const std::string& section) {
   }
   if (section == "model") {
     add({"model.normalization=layernorm"});
+    add({"model.qk_layernorm=true"});
     add(kHf);
     add({"model.activations_checkpoint_granularity=selective"});
     add(joined(kHf, {"precision.type=autocast"}));

@@ -239,6 +239,21 @@ TEST(Model, QueriesAndKeysHaveNormsInQwen3AndWhereMegatronAsksForThem) {
               testing::HasSubstr("no norms of queries and keys, unless model_type is qwen3"));
 }
 
+TEST(Model, QueriesKeysAndValuesAloneHaveBiasesInQwen2) {
+  const RunConfig megatron = load_text(kBaseConfig, {"model.qkv_bias=true"});
+  EXPECT_EQ(megatron.model.architecture, load_text(kBaseConfig, {}).model.architecture);
+  EXPECT_GT(megatron.num_parameters(), load_text(kBaseConfig, {}).num_parameters());
+  expect_round_trip(megatron);
+  const RunConfig qwen = load_text(kBaseConfig, {"model_source=hf", "model.model_type=qwen2"});
+  EXPECT_TRUE(qwen.model.qkv_bias);
+  EXPECT_FALSE(qwen.model.has_bias || qwen.model.qk_layernorm);
+  EXPECT_EQ(qwen.model.architecture, "llama");
+  expect_round_trip(qwen);
+  EXPECT_THAT(problems_of(kBaseConfig, {"model_source=hf", "model.qkv_bias=true"}),
+              testing::HasSubstr("no biases of queries, keys and values, unless model_type is "
+                                 "qwen2"));
+}
+
 TEST(Model, AConfigJsonIsFoundNextToTheYaml) {
   const TemporaryDirectory directory;
   directory.write("config.json", R"({"num_hidden_layers": 6})");

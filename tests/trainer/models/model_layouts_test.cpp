@@ -71,6 +71,8 @@ const Variant kVariants[] = {
        m.flash_attention = false;
      }},
     {"QueryKeyNorms", [](ModelSection& m) { m.qk_layernorm = true; }},
+    {"QkvBiases",
+     [](ModelSection& m) { m.qkv_bias = m.share_embeddings_and_output_weights = true; }},
     {"GptQueryKeyNorms",
      [](ModelSection& m) {
        gpt(m), m.qk_layernorm = true, m.normalization = Normalization::kLayerNorm1P;
@@ -180,9 +182,9 @@ TEST(ModelLayouts, ReplicatedKeyValueHeadsEqualOneRank) {
   for (const bool fused : {false, true}) {  // and both families
     const auto replicated = [&](const Layout& layout) {
       RunConfig config = small_model(
-          {"", [](ModelSection& m) { m.num_kv_heads = 2, m.qkv_linear = m.has_bias = true; }},
+          {"", [](ModelSection& m) { m.num_kv_heads = 2, m.qkv_linear = m.qkv_bias = true; }},
           layout);
-      config.model.fuse_qkv = config.model.qk_layernorm = fused;
+      config.model.fuse_qkv = config.model.qk_layernorm = config.model.has_bias = fused;
       config.model.architecture = fused ? "gpt" : "llama";
       config.model.attention_dropout = 0.1;
       config.distributed_strategy.kv_replicator = std::max(1, layout.tp / 2);

@@ -88,6 +88,7 @@ const std::map<std::string, Setter>& setters() {
       {"fuse_gate_up", number(&ModelSection::fuse_gate_up)},
       {"flash_attention", number(&ModelSection::flash_attention)},
       {"has_bias", number(&ModelSection::has_bias)},
+      {"qkv_bias", number(&ModelSection::qkv_bias)},
       {"share_embeddings_and_output_weights",
        number(&ModelSection::share_embeddings_and_output_weights)},
       {"apply_query_key_layer_scaling", number(&ModelSection::apply_query_key_layer_scaling)},

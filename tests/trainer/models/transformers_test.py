@@ -183,6 +183,30 @@ class Qwen3(Comparison):
         self.check_training(self.model(), self.CONFIG, llama_weights)
 
 
+class Qwen2(Comparison):
+    """Biases of queries, keys and values alone; small ones have a tied head."""
+
+    CONFIG = dict(OURS, qkv_bias=1)
+
+    def model(self, **changes):
+        return randomize(
+            transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**{**LLAMA, **changes}))
+        )
+
+    def test_qwen2(self):
+        for flash in (0, 1):
+            self.check_forward(
+                self.model(), dict(self.CONFIG, flash_attention=flash), llama_weights
+            )
+
+    def test_training_of_a_tied_head(self):
+        self.check_training(
+            self.model(tie_word_embeddings=True),
+            dict(self.CONFIG, share_embeddings_and_output_weights=1),
+            llama_weights,
+        )
+
+
 def gpt2_weights(tensors, heads=6):
     """Names of Hugging Face to Megatron's. Conv1D holds its matrix transposed; q|k|v of the whole
     become q|k|v of each head."""

@@ -8,6 +8,7 @@
 #include "trainer/config/families/llama.h"
 #include "trainer/config/families/mistral.h"
 #include "trainer/config/families/mixtral.h"
+#include "trainer/config/families/qwen2.h"
 #include "trainer/config/families/qwen3.h"
 #include "trainer/config/families/vit.h"
 #include "trainer/config/names.h"
@@ -23,6 +24,7 @@ std::vector<std::string> keys_unlike_llama(const FamilyStructure& structure) {
     if (!alike) keys.emplace_back(key);
   };
   add("qk_layernorm", structure.qk_layernorm == llama.qk_layernorm);
+  add("qkv_bias", structure.qkv_bias == llama.qkv_bias);
   add("transformer_block_type", structure.block == llama.block);
   add("has_bias", structure.has_bias == llama.has_bias);
   add("position_embedding_type", structure.positions == llama.positions);
@@ -36,7 +38,8 @@ std::vector<std::string> keys_unlike_llama(const FamilyStructure& structure) {
 /// A window or experts are found by the first of several families with one structure.
 const std::vector<const ModelFamily*>& families() {
   static const std::vector<const ModelFamily*> all = {
-      &kLlamaFamily, &kMistralFamily, &kMixtralFamily, &kQwen3Family, &kBertFamily, &kVitFamily};
+      &kLlamaFamily, &kMistralFamily, &kMixtralFamily, &kQwen2Family,
+      &kQwen3Family, &kBertFamily,    &kVitFamily};
   return all;
 }
 
@@ -67,6 +70,7 @@ FamilyStructure structure_of(const ModelSection& model) {
           .block = model.transformer_block_type,
           .positions = model.position_embedding,
           .has_bias = model.has_bias,
+          .qkv_bias = model.qkv_bias,
           .qk_layernorm = model.qk_layernorm};
 }
 
@@ -76,6 +80,7 @@ void set_structure(const FamilyStructure& structure, ModelSection& model) {
   model.transformer_block_type = structure.block;
   model.position_embedding = structure.positions;
   model.has_bias = structure.has_bias;
+  model.qkv_bias = structure.qkv_bias;
   model.qk_layernorm = structure.qk_layernorm;
 }
 

@@ -18,7 +18,7 @@ struct FamilyStructure {
   Activation activation = Activation::kSwiglu;
   TransformerBlock block = TransformerBlock::kPreLn;
   PositionEmbedding positions = PositionEmbedding::kRope;
-  bool has_bias = false;
+  bool has_bias = false, qkv_bias = false;
   bool qk_layernorm = false;
   bool operator==(const FamilyStructure&) const = default;
 };

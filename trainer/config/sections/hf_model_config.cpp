@@ -191,7 +191,8 @@ void read_decoder(JsonReader& fields, const ModelFamily* family, HfModelConfig& 
   if ((family == nullptr || family->windows) &&
       (window_switch == nullptr || *window_switch == true))
     fields.positive("sliding_window", config.sliding_window);
-  fields.only("attention_bias", false);
+  // Where the family has biases of queries, keys and values, transformers does not read it.
+  if (family == nullptr || !family->structure.qkv_bias) fields.only("attention_bias", false);
   fields.only("mlp_bias", false);
   fields.only("hidden_act", "silu");
   fields.only("pretraining_tp", 1);

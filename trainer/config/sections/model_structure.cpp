@@ -63,6 +63,11 @@ void check_hf_structure(SectionReader& reader, const ModelSection& section,
                ? "norms of queries and keys"
                : unless_families("no norms of queries and keys",
                                  [](const ModelFamily& f) { return f.structure.qk_layernorm; }));
+  has_only("qkv_bias", section.qkv_bias == family.qkv_bias,
+           family.qkv_bias
+               ? "biases of queries, keys and values"
+               : unless_families("no biases of queries, keys and values",
+                                 [](const ModelFamily& f) { return f.structure.qkv_bias; }));
   if (!is_encoder(section)) return;
   has_only("share_embeddings_and_output_weights",
            section.share_embeddings_and_output_weights == family.tied,
@@ -133,13 +138,16 @@ void structure_fields(Fields& fields, ModelSection& s, bool hf) {
   dropout_fields(fields, s);
   fields.boolean("apply_query_key_layer_scaling", s.apply_query_key_layer_scaling);
   fields.boolean("fp32_residual_connection", s.fp32_residual_connection);
-  // Megatron-LM's --qk-layernorm, and NeMo's key of this name.
-  fields.own().form(
-      "qk_layernorm",
-      [&](SectionReader& r) { s.qk_layernorm = r.get<bool>("qk_layernorm", s.qk_layernorm); },
-      [&](YamlWriter& out) {
-        if (s.qk_layernorm) out.boolean("qk_layernorm", true);
-      });
+  const auto flag = [&](const char* key, bool& value) {
+    fields.own().form(
+        key, [&](SectionReader& r) { value = r.get<bool>(key, value); },
+        [&](YamlWriter& out) {
+          if (value) out.boolean(key, true);
+        });
+  };
+  flag("qk_layernorm", s.qk_layernorm);  // Megatron-LM's --qk-layernorm, and NeMo's key
+  flag("qkv_bias", s.qkv_bias);  // Megatron-LM's --add-qkv-bias, and NeMo's key
+  fields.rule([&](SectionReader&) { s.qkv_bias = s.qkv_bias && !s.has_bias; });
   dbrx_fields(fields, s, hf);
   fields.rule([&](SectionReader& r) {
     if (hf) check_hf_structure(r, s, family);

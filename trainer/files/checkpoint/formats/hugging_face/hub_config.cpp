@@ -201,6 +201,7 @@ ordered_json llama_config(const trainer::ModelSection& model, std::int64_t vocab
     config["rope_scaling"] = rope_parameters(model);
     config["rope_scaling"].erase("rope_theta");
   }
+  if (family.structure.qkv_bias) config.erase("attention_bias");
   if (family.off != nullptr) config[family.off] = false;
   if (moe || window)
     config["sliding_window"] = window ? ordered_json(*model.sliding_window) : ordered_json();

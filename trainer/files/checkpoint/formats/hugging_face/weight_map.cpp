@@ -97,9 +97,11 @@ void add_llama_layer(Builder& builder, const HubConfig& config, const std::strin
   const auto same = [&](const std::string& name, const Shape& shape) {
     builder.same(hub + name, native + name, shape);
   };
-  same("self_attn.q_proj.weight", {query, hidden});
-  same("self_attn.k_proj.weight", {kv, hidden});
-  same("self_attn.v_proj.weight", {kv, hidden});
+  for (const auto& [name, rows] : {std::pair{"q", query}, {"k", kv}, {"v", kv}}) {
+    const std::string projection = std::string("self_attn.") + name + "_proj";
+    same(projection + ".weight", {rows, hidden});
+    if (has.qkv_bias) same(projection + ".bias", {rows});
+  }
   same("self_attn.o_proj.weight", {hidden, query});
   if (has.qk_layernorm) {
     same("self_attn.q_norm.weight", {config.head_dim});

@@ -97,6 +97,8 @@ void take_norms(const Arguments& args, SavedModel& saved) {
 /// Which of the two forms of GELU is fused or not: --openai-gelu alone chooses one.
 void take_mlp(const Arguments& args, ModelSection& model) {
   if (args.has("add_bias_linear")) model.has_bias = args.is_true("add_bias_linear");
+  if (args.has("add_qkv_bias")) model.qkv_bias = args.is_true("add_qkv_bias");
+  model.qkv_bias = model.qkv_bias && !model.has_bias;
   if (!args.has("swiglu")) return;
   const bool is_gelu =
       model.activation == Activation::kGelu || model.activation == Activation::kOpenAiGelu;
@@ -230,7 +232,6 @@ constexpr Fixed kFixed[] = {{"rotary_interleaved", "False"},
                             {"squared_relu", "False"},
                             {"quick_geglu", "False"},
                             {"gated_linear_unit", "False"},
-                            {"add_qkv_bias", "False"},
                             {"apply_residual_connection_post_layernorm", "False"},
                             {"multi_latent_attention", "False"},
                             {"softmax_type", "vanilla"},
@@ -249,8 +250,6 @@ void add_fixed(const Arguments& args, SavedModel& saved) {
   for (const Fixed& fixed : kFixed) {
     const Value* value = args.find(fixed.name);
     if (value == nullptr) continue;
-    // All projections have biases, those of queries, keys and values too.
-    if (saved.model.has_bias && std::string(fixed.name) == "add_qkv_bias") continue;
     const std::string text = value->is_string() ? value->as_string() : value->text(kMostText);
     const bool is_off = text == "False" || text == "0";
     const bool off_is_neutral = std::string(fixed.value) != "vanilla";
@@ -275,6 +274,7 @@ constexpr ArgumentName kArgumentNames[] = {
     {"model.qk_layernorm", "qk_layernorm"},
     {"model.activation", "swiglu"},
     {"model.has_bias", "add_bias_linear"},
+    {"model.qkv_bias", "add_qkv_bias"},
     {"model.share_embeddings_and_output_weights", "untie_embeddings_and_output_weights"},
     {"model.sliding_window_size", "window_size"},
     {"model.position_embedding_type", "position_embedding_type"},
@@ -302,8 +302,9 @@ void add_names(const Arguments& args, SavedModel& saved) {
     saved.names[name.key] = std::string(trainer::kArgumentsPrefix) + name.argument;
     const bool is_said = args.has(name.argument) || (std::string(name.argument) == "norm_epsilon" &&
                                                      args.has("layernorm_epsilon"));
-    const bool is_asked =
-        (rope || !is_about_rope(name.key)) && (saved.model.moe || !is_about_experts(name.key));
+    const bool is_asked = (rope || !is_about_rope(name.key)) &&
+                          (saved.model.moe || !is_about_experts(name.key)) &&
+                          (saved.model.qkv_bias || std::string(name.key) != "model.qkv_bias");
     if (!is_said && is_asked) saved.unstated.emplace_back(name.key);
   }
 }
@@ -335,6 +336,7 @@ void set_arguments(const trainer::ModelSection& model, Value& arguments) {
   set("apply_layernorm_1p", Value(model.normalization == Normalization::kLayerNorm1P));
   set("qk_layernorm", Value(model.qk_layernorm));
   set("add_bias_linear", Value(model.has_bias));
+  if (model.qkv_bias) set("add_qkv_bias", Value(true));
   set("openai_gelu", Value(model.activation == Activation::kOpenAiGelu));
   set("rotary_base", Value(model.rope_theta));
   set("rotary_percent", Value(model.rotary_percentage));
