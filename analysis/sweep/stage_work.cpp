@@ -108,9 +108,11 @@ double saved_scores(const RunConfig& config) {
 /// query, key and value, the context, and inside the MLP what its matrices gave and took. Frozen
 /// matrices (LoRA) need not what they took.
 double layer_elements(const RunConfig& config, const Widths& w, bool moe) {
-  const bool pre_norms = config.model.transformer_block_type == trainer::TransformerBlock::kPreLn;
+  const trainer::TransformerBlock block = config.model.transformer_block_type;
+  const bool norms_and_sums = block == trainer::TransformerBlock::kPreLn ||
+                              block == trainer::TransformerBlock::kReorderedNorm;
   const bool frozen = config.model.lora.has_value();
-  const int residuals = !pre_norms ? 1 : frozen ? 2 : 4;
+  const int residuals = !norms_and_sums ? 1 : frozen ? 2 : 4;
   const double width = residuals * residual_width(config, w) + 2 * w.query +
                        2 * saved_key_width(config, w) + saved_scores(config);
   if (recomputes(config, "LlamaMLP")) return width;

@@ -469,6 +469,12 @@ class Qwen2(Case):
         self.close(got, losses_of_peft(model))
 
 
+class Olmo2(Qwen2):
+    """Norms across the heads of what has adapters."""
+
+    kind = "olmo2"
+
+
 class Refused(Case):
     def refused(self, adapters, *texts, **more):
         done = self.start(ONE, adapters, **more)

@@ -522,5 +522,15 @@ class Qwen2(EvaluateCase):
         self.check_greedy_tokens()
 
 
+class Olmo2(EvaluateCase):
+    model = "model_type: olmo2"
+
+    def make_reference(self, sizes):
+        return transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**sizes))
+
+    def test_greedy_tokens_are_those_of_transformers(self):
+        self.check_greedy_tokens()
+
+
 if __name__ == "__main__":
     unittest.main()

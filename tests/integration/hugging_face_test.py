@@ -236,6 +236,15 @@ class Qwen3(Case):
         )
 
 
+class Olmo2(Case):
+    def test_norms_behind_the_blocks_and_across_heads(self):
+        self.check(
+            random_model(transformers.Olmo2ForCausalLM, transformers.Olmo2Config(**SIZES)),
+            "model.transformer_block_type=reordered_norm",
+            *("model.qk_layernorm=true", "model.qk_layernorm_across_heads=true"),
+        )
+
+
 class Gpt2(Case):
     def test_tied_and_transposed(self):
         model = random_model(transformers.GPT2LMHeadModel, transformers.GPT2Config(**GPT2))

@@ -163,7 +163,13 @@ class HuggingFace(Case):
 
     def test_a_key_that_is_not_there_is_transformers_default(self):
         folder = save_llama(self.dir / "hub")
-        classes = {"llama": {}, "mistral": {"sliding_window": "absent"}, "qwen2": {}, "qwen3": {}}
+        classes = {
+            "llama": {},
+            "mistral": {"sliding_window": "absent"},
+            "qwen2": {},
+            "qwen3": {},
+            "olmo2": {},
+        }
         for kind, more in classes.items():
             with self.subTest(kind):
                 self.edit(folder, model_type=kind, rms_norm_eps="absent", **more)
@@ -173,6 +179,8 @@ class HuggingFace(Case):
                     names.append(f"got {read.sliding_window}")
                 if kind == "qwen2":
                     names = ["has no tensor model.layers.0.self_attn.q_proj.bias"]
+                if kind == "olmo2":
+                    names = ["has no tensor model.layers.0.post_feedforward_layernorm.weight"]
                 if kind == "qwen3":
                     self.edit(folder, head_dim=8)
                     names = ["has no tensor model.layers.0.self_attn.q_norm.weight"]

@@ -148,6 +148,11 @@ const std::vector<std::string> kTiedQwen2 = {"model.model_type=qwen2",
                                              "model.num_kv_heads=2",
                                              "model.share_embeddings_and_output_weights=true",
                                              "model_alignment_strategy={sft: {packing: true}}"};
+const std::vector<std::string> kOlmo2 = {
+    "model.model_type=olmo2",       "model.num_layers=32",
+    "model.hidden_size=4096",       "model.ffn_hidden_size=11008",
+    "model.num_attention_heads=32", "model.num_kv_heads=32",
+    "model.vocab_size=100352",      "model_alignment_strategy={sft: {packing: true}}"};
 
 INSTANTIATE_TEST_SUITE_P(
     FullSize, ParameterCounts,
@@ -171,9 +176,10 @@ INSTANTIATE_TEST_SUITE_P(
                           8'030'261'248 +
                               std::int64_t{32} * 16 *
                                   (5 * 4096 + 14336 + 4096 + 2 * 1024 + 2 * 14336 + 2 * 4096)},
-                    // As transformers counts Qwen/Qwen2-7B and its 0.5B.
+                    // As transformers counts Qwen/Qwen2-7B, its 0.5B and OLMo-2-1124-7B.
                     Model{"Qwen2_7B", "C05.yaml", 7'615'616'512, kQwen2},
                     Model{"Qwen2_Tied", "C05.yaml", 494'032'768, kTiedQwen2},
+                    Model{"Olmo2_7B", "C05.yaml", 7'298'617'344, kOlmo2},
                     // As the Hub says of Qwen/Qwen3-8B.
                     Model{"Qwen3_8B",
                           "C05.yaml",

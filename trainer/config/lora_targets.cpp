@@ -74,8 +74,9 @@ LayerModules megatron_attention(const ModelSection& model) {
 LayerModules modules_of(const ModelSection& model, bool megatron, int layer) {
   LayerModules all = megatron ? megatron_attention(model) : llama_attention(model);
   for (LayerModule& module : mlp_of(model, megatron, layer)) all.push_back(module);
-  all.push_back({"input_layernorm", "", false});
-  all.push_back({"post_attention_layernorm", "", false});
+  const LayerNormNames norms = layer_norm_names(model.transformer_block_type);
+  all.push_back({norms.attention, "", false});
+  all.push_back({norms.mlp, "", false});
   if (megatron && model.transformer_block_type == TransformerBlock::kNormformer) {
     all.push_back({"post_attention_normformer_norm", "", false});
     all.push_back({"mlp.normalization", "", false});
@@ -102,6 +103,12 @@ std::string ends_of(const std::vector<NamedModule>& modules, bool only_linear) {
 }
 
 }  // namespace
+
+LayerNormNames layer_norm_names(TransformerBlock block) {
+  if (block == TransformerBlock::kReorderedNorm)
+    return {"post_attention_layernorm", "post_feedforward_layernorm"};
+  return {"input_layernorm", "post_attention_layernorm"};
+}
 
 std::vector<NamedModule> modules_of(const ModelSection& model) {
   const bool megatron = has_megatron_names(model);

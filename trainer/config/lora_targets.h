@@ -7,6 +7,12 @@
 
 namespace trellis::trainer {
 
+/// What a layer calls its two norms, that of attention and that of the MLP.
+struct LayerNormNames {
+  const char *attention, *mlp;
+};
+[[nodiscard]] LayerNormNames layer_norm_names(TransformerBlock block);
+
 /// A module of a decoder that has weights, whatever stage it is on.
 struct NamedModule {
   std::string path;    ///< "model.layers.0.self_attn.q_proj"

@@ -82,6 +82,8 @@ const PropertyRow kProperties[] = {
        return value_where(m.normalization != Normalization::kRmsNorm, m.layernorm_bias);
      }},
     {"model.qk_layernorm", [](const PropertyModel& m) { return value_text(m.qk_layernorm); }},
+    {"model.qk_layernorm_across_heads",
+     [](const PropertyModel& m) { return value_text(m.qk_layernorm_across_heads); }},
     {"model.activation", [](const PropertyModel& m) { return name_of(m.activation); }},
     {"model.transformer_block_type",
      [](const PropertyModel& m) { return name_of(m.transformer_block_type); }},

@@ -40,7 +40,7 @@ struct OptimSection {
 
 enum class Normalization { kLayerNorm, kLayerNorm1P, kRmsNorm };
 enum class Activation { kGelu, kOpenAiGelu, kGeglu, kReglu, kSwiglu };
-enum class TransformerBlock { kPreLn, kPostLn, kNormformer, kGptJ };
+enum class TransformerBlock { kPreLn, kPostLn, kNormformer, kGptJ, kReorderedNorm };
 enum class PositionEmbedding { kRope, kLearnedAbsolute };
 enum class Recompute { kNone, kSelective, kFull };
 
@@ -197,6 +197,9 @@ struct ModelSection {
   /// The heads of queries and keys are normalised, each by itself, before RoPE: Qwen3, and
   /// Megatron-LM's --qk-layernorm.
   bool qk_layernorm = false;
+  /// Those norms are of all heads of a token at once, with a weight for each of their elements:
+  /// OLMo 2.
+  bool qk_layernorm_across_heads = false;
   bool layernorm_bias = true;
   std::optional<double> clip_qkv;  ///< queries, keys and values are held within ± this
   bool fp32_residual_connection = false;

@@ -22,10 +22,12 @@ const Names<Activation>& names_of() {
 
 template <>
 const Names<TransformerBlock>& names_of() {
-  static const Names<TransformerBlock> names = {{"pre_ln", TransformerBlock::kPreLn},
-                                                {"post_ln", TransformerBlock::kPostLn},
-                                                {"normformer", TransformerBlock::kNormformer},
-                                                {"gpt_j", TransformerBlock::kGptJ}};
+  static const Names<TransformerBlock> names = {
+      {"pre_ln", TransformerBlock::kPreLn},
+      {"post_ln", TransformerBlock::kPostLn},
+      {"normformer", TransformerBlock::kNormformer},
+      {"gpt_j", TransformerBlock::kGptJ},
+      {"reordered_norm", TransformerBlock::kReorderedNorm}};
   return names;
 }
 

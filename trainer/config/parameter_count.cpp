@@ -66,11 +66,14 @@ std::int64_t norm(const ModelSection& model, std::int64_t size) {
   return has_bias ? 2 * size : size;
 }
 
-/// Those of the residual stream and of heads are whole on each rank; Normformer's inside the MLP is
-/// cut with what it normalizes.
+/// Those of the residual stream and of heads are whole on each rank; those across heads, and
+/// Normformer's inside the MLP, are cut with what they normalize.
 std::int64_t norms(const ModelSection& model, const Sizes& s) {
   const bool normformer = model.transformer_block_type == TransformerBlock::kNormformer;
-  const std::int64_t of_heads = model.qk_layernorm ? 2 * norm(model, s.head) : 0;
+  const std::int64_t across = (norm(model, s.query) + norm(model, s.key_value)) / s.tp;
+  const std::int64_t of_heads = !model.qk_layernorm               ? 0
+                                : model.qk_layernorm_across_heads ? across
+                                                                  : 2 * norm(model, s.head);
   return 2 * norm(model, s.hidden) + of_heads +
          (normformer ? norm(model, s.hidden) + norm(model, s.ffn / s.tp) : 0);
 }

@@ -42,7 +42,8 @@ class HeadNorm {
 };
 
 /// The same normalisation of a tensor whose last dimension is sharded over TP: mean and variance
-/// are those of the whole dimension. Normformer has one inside its MLP.
+/// are those of the whole dimension. Normformer has one inside its MLP, OLMo 2 across the heads of
+/// queries and across those of keys.
 class ShardedNorm {
  public:
   /// `size`: un-sharded.

@@ -2,6 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 
+#include "base/check.h"
 #include "base/error.h"
 
 namespace trellis::trainer {
@@ -62,6 +63,24 @@ QkvProjection::Output clipped(const QkvProjection::Output& parts, std::optional<
   return {clip(parts.query), clip(parts.key), clip(parts.value)};
 }
 
+/// `heads`: of the whole model.
+void make_norm(HeadsNorm& norm, const ModuleContext& context, const std::string& path,
+               const ModelSection& config, int heads) {
+  if (config.qk_layernorm_across_heads) {
+    TRELLIS_CHECK(!config.qkv_linear, "copies of heads would count more than once");
+    norm.emplace<ShardedNorm>(context, path, config, heads * head_dim(config));
+  } else if (config.qk_layernorm) {
+    norm.emplace<HeadNorm>(context, path, config);
+  }
+}
+
+at::Tensor normalized(const at::Tensor& heads, const HeadsNorm& norm) {
+  if (const auto* of_each = std::get_if<HeadNorm>(&norm)) return of_each->forward(heads);
+  const auto* across = std::get_if<ShardedNorm>(&norm);
+  return across == nullptr ? heads
+                           : across->forward(heads.flatten(-2)).unflatten(-1, {-1, heads.size(-1)});
+}
+
 at::Tensor rotate(const at::Tensor& heads, const RotaryTables& tables) {
   return tables.cos.defined() ? apply_rotary(heads, tables) : heads;
 }
@@ -118,10 +137,9 @@ SelfAttention::SelfAttention(const ModuleContext& context, const std::string& pa
               .input_is_parallel = true,
               .partition = qkv_.query_columns()}),
       scope_(context.scope(path)) {
-  if (config.qk_layernorm) {
-    query_norm_.emplace(context, path + "." + names.query_norm, config);
-    key_norm_.emplace(context, path + "." + names.key_norm, config);
-  }
+  make_norm(query_norm_, context, path + "." + names.query_norm, config,
+            config.num_attention_heads);
+  make_norm(key_norm_, context, path + "." + names.key_norm, config, config.num_kv_heads);
   const std::string dense = path + "." + names.attention_output;
   if (config.lora && config.lora->targets_module(dense, "o_proj"))
     dense_lora_.emplace(context, *config.lora, dense, config.num_attention_heads * head_dim(config),
@@ -131,8 +149,8 @@ SelfAttention::SelfAttention(const ModuleContext& context, const std::string& pa
 at::Tensor SelfAttention::forward(const at::Tensor& input, const SequenceContext& sequence) const {
   const Scope scope = scope_.enter();
   const auto [query, key, value] = clipped(qkv_.forward(input), clip_);
-  const auto positioned = [&](const at::Tensor& heads, const std::optional<HeadNorm>& norm) {
-    return rotate(norm ? norm->forward(heads) : heads, sequence.rotary);
+  const auto positioned = [&](const at::Tensor& heads, const HeadsNorm& norm) {
+    return rotate(normalized(heads, norm), sequence.rotary);
   };
   KvCache::Keys keys{positioned(key, key_norm_), value};
   if (sequence.cache != nullptr) keys = sequence.cache->add(layer_, keys.key, keys.value);

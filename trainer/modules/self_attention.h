@@ -51,6 +51,9 @@ class QkvProjection {
   Partition query_columns_;
 };
 
+/// Of queries or keys, [s, b, heads/TP, d]: none, of each head, or across all heads.
+using HeadsNorm = std::variant<std::monostate, HeadNorm, ShardedNorm>;
+
 /// Activations are [s, b, h], or [s/TP, b, h] with sequence parallelism.
 class SelfAttention {
  public:
@@ -63,7 +66,7 @@ class SelfAttention {
   int layer_;
   QkvProjection qkv_;
   std::optional<double> clip_;
-  std::optional<HeadNorm> query_norm_, key_norm_;
+  HeadsNorm query_norm_, key_norm_;
   CoreAttention core_;
   RowParallelLinear dense_;
   std::optional<RowParallelLora> dense_lora_;

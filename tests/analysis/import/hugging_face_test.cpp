@@ -177,6 +177,20 @@ TEST_F(HuggingFace, Qwen2HasBiasesOfQueriesKeysAndValues) {
       << "its windows begin at a layer";
 }
 
+/// allenai/OLMo-2-1124-7B's config.json.
+TEST_F(HuggingFace, Olmo2IsKnown) {
+  const ImportedConfig imported = import(json::parse(R"({
+    "architectures": ["Olmo2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "eos_token_id": 100257, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "olmo2",
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+    "pad_token_id": 100277, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 500000,
+    "tie_word_embeddings": false, "torch_dtype": "float32", "transformers_version": "4.47.0.dev0",
+    "use_cache": false, "vocab_size": 100352})"));
+  EXPECT_TRUE(keys_with(imported, ImportStatus::kUnclassified).empty());
+  EXPECT_TRUE(keys_with(imported, ImportStatus::kUnsupported).empty());
+}
+
 TEST_F(HuggingFace, EveryFieldIsKnownAndNoneIsLost) {
   json args = all_arguments();
   args.update(neuron_arguments());

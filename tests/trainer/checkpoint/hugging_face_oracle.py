@@ -180,6 +180,10 @@ class RoundTrip(HubCase):
         model = make(transformers.Qwen2ForCausalLM, config, torch.bfloat16)
         self.check_round_trip(self.save(model, max_shard_size=30_000), 30_000)
 
+    def test_olmo2(self):
+        model = make(transformers.Olmo2ForCausalLM, transformers.Olmo2Config(**SIZES))
+        self.check_round_trip(self.save(model, max_shard_size=30_000), 30_000)
+
     def test_gpt2_tied(self):
         self.check_round_trip(self.save(gpt2(), max_shard_size=40_000), 40_000)
 

@@ -50,6 +50,11 @@ const Model kModels[] = {
      }},
     {"qwen2", [](ModelSection& m) { m.qkv_bias = m.share_embeddings_and_output_weights = true; }},
     {"qwen3", [](ModelSection& m) { m.qk_layernorm = true; }},
+    {"olmo2",
+     [](ModelSection& m) {
+       m.qk_layernorm = m.qk_layernorm_across_heads = true;
+       m.transformer_block_type = trainer::TransformerBlock::kReorderedNorm;
+     }},
     {"gpt2",
      [](ModelSection& m) {
        m.architecture = "gpt";

@@ -224,7 +224,7 @@ TEST(BadInput, ConfigJsonIsCheckedLikeTheYaml) {
   EXPECT_EQ(problems(R"({"model_type": "t5"})"),
             prefix +
                 ": model_type: \"t5\" is no model of the hub; expected llama, mistral, mixtral, "
-                "qwen2, qwen3, bert or vit");
+                "qwen2, qwen3, olmo2, bert or vit");
   EXPECT_EQ(problems(R"({"hidden_act": "gelu"})"),
             prefix + ": hidden_act: \"gelu\" is not supported in this version; only \"silu\" is");
   EXPECT_EQ(problems(R"({"attention_bias": true})"),

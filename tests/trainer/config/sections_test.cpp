@@ -235,8 +235,9 @@ TEST(Model, QueriesAndKeysHaveNormsInQwen3AndWhereMegatronAsksForThem) {
   EXPECT_TRUE(qwen.model.qk_layernorm);
   EXPECT_EQ(qwen.model.architecture, "llama");
   expect_round_trip(qwen);
-  EXPECT_THAT(problems_of(kBaseConfig, {"model_source=hf", "model.qk_layernorm=true"}),
-              testing::HasSubstr("no norms of queries and keys, unless model_type is qwen3"));
+  EXPECT_THAT(
+      problems_of(kBaseConfig, {"model_source=hf", "model.qk_layernorm=true"}),
+      testing::HasSubstr("no norms of queries and keys, unless model_type is qwen3 or olmo2"));
 }
 
 TEST(Model, QueriesKeysAndValuesAloneHaveBiasesInQwen2) {
@@ -252,6 +253,20 @@ TEST(Model, QueriesKeysAndValuesAloneHaveBiasesInQwen2) {
   EXPECT_THAT(problems_of(kBaseConfig, {"model_source=hf", "model.qkv_bias=true"}),
               testing::HasSubstr("no biases of queries, keys and values, unless model_type is "
                                  "qwen2"));
+}
+
+TEST(Model, NormsOfOlmo2LieBehindBlocksAndAcrossHeads) {
+  const std::vector<std::string> hf = {"model_source=hf", "model.model_type=olmo2"};
+  const RunConfig olmo = load_text(kBaseConfig, hf);
+  EXPECT_TRUE(olmo.model.qk_layernorm && olmo.model.qk_layernorm_across_heads);
+  EXPECT_EQ(olmo.model.transformer_block_type, TransformerBlock::kReorderedNorm);
+  EXPECT_EQ(olmo.model.architecture, "llama");
+  expect_round_trip(olmo);
+  EXPECT_THAT(problems_of(kBaseConfig, {"model.qk_layernorm_across_heads=true"}),
+              testing::HasSubstr("expected qk_layernorm true with it"));
+  EXPECT_THAT(problems_of(kBaseConfig,
+                          {"model_source=hf", "model.model_type=olmo2", "model.qkv_linear=true"}),
+              testing::HasSubstr("copies heads of keys and values"));
 }
 
 TEST(Model, AConfigJsonIsFoundNextToTheYaml) {

@@ -73,6 +73,20 @@ const Variant kVariants[] = {
     {"QueryKeyNorms", [](ModelSection& m) { m.qk_layernorm = true; }},
     {"QkvBiases",
      [](ModelSection& m) { m.qkv_bias = m.share_embeddings_and_output_weights = true; }},
+    {"Olmo2",
+     [](ModelSection& m) {
+       m.qk_layernorm = m.qk_layernorm_across_heads = true;
+       m.transformer_block_type = TransformerBlock::kReorderedNorm;
+     }},
+    {"GptNormsAcrossHeadsDropout",
+     [](ModelSection& m) {
+       gpt(m), with_dropout(m);
+       m.num_kv_heads = m.num_attention_heads;
+       m.qk_layernorm = m.qk_layernorm_across_heads = true;
+       m.position_embedding = PositionEmbedding::kRope;
+       m.transformer_block_type = TransformerBlock::kReorderedNorm;
+       m.recompute = Recompute::kFull;
+     }},
     {"GptQueryKeyNorms",
      [](ModelSection& m) {
        gpt(m), m.qk_layernorm = true, m.normalization = Normalization::kLayerNorm1P;

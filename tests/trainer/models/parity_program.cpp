@@ -93,6 +93,7 @@ const std::map<std::string, Setter>& setters() {
        number(&ModelSection::share_embeddings_and_output_weights)},
       {"apply_query_key_layer_scaling", number(&ModelSection::apply_query_key_layer_scaling)},
       {"qk_layernorm", number(&ModelSection::qk_layernorm)},
+      {"qk_layernorm_across_heads", number(&ModelSection::qk_layernorm_across_heads)},
       {"layernorm_bias", number(&ModelSection::layernorm_bias)},
       {"clip_qkv",
        [](ModelSection& m, const c10::IValue& v) { m.clip_qkv = v.toScalar().toDouble(); }},

@@ -207,6 +207,26 @@ class Qwen2(Comparison):
         )
 
 
+class Olmo2(Comparison):
+    """Norms behind attention and MLP, and across the heads of queries and of keys."""
+
+    CONFIG = dict(OURS, qk_layernorm=1, qk_layernorm_across_heads=1, transformer_block_type=4)
+
+    def model(self):
+        # Without a token that pads, whose row of the embedding transformers does not train.
+        config = transformers.Olmo2Config(**LLAMA, pad_token_id=None, eos_token_id=None)
+        return randomize(transformers.Olmo2ForCausalLM(config))
+
+    def test_olmo2(self):
+        for flash in (0, 1):
+            self.check_forward(
+                self.model(), dict(self.CONFIG, flash_attention=flash), llama_weights
+            )
+
+    def test_training(self):
+        self.check_training(self.model(), self.CONFIG, llama_weights)
+
+
 def gpt2_weights(tensors, heads=6):
     """Names of Hugging Face to Megatron's. Conv1D holds its matrix transposed; q|k|v of the whole
     become q|k|v of each head."""

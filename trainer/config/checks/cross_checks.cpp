@@ -81,6 +81,20 @@ void check_megatron(const RunConfig& config, SectionReaders& r) {
             "pre_ln");
 }
 
+void check_norms_across_heads(const RunConfig& config, SectionReaders& r) {
+  const ModelSection& m = config.model;
+  if (!m.qk_layernorm_across_heads) return;
+  if (!m.qk_layernorm && r.model.good({"qk_layernorm", "qk_layernorm_across_heads"}))
+    r.model.problem("qk_layernorm_across_heads",
+                    "says what qk_layernorm normalises: expected qk_layernorm true with it");
+  if (m.qkv_linear && r.model.good({"qkv_linear"}))
+    r.model.problem("qkv_linear",
+                    fmt::format("copies heads of keys and values, which norms across heads would "
+                                "count more than once: expected false, and a "
+                                "tensor_model_parallel_size that divides num_kv_heads {}",
+                                m.num_kv_heads));
+}
+
 void check_gate(const RunConfig& config, SectionReaders& r) {
   if (config.model.fuse_gate_up || is_gated(config.model.activation) ||
       !r.model.good({"activation", "fuse_gate_up"}))
@@ -319,6 +333,9 @@ void check_torch_dist(const RunConfig& config, SectionReaders& r) {
   }
   const std::string& architecture = config.model.architecture;
   std::string what;
+  if (config.model.transformer_block_type == TransformerBlock::kReorderedNorm)
+    what = "transformer_block_type reordered_norm";
+  if (config.model.qk_layernorm_across_heads) what = "norms across heads";
   if (architecture != "llama" && architecture != "mixtral" && architecture != "gpt")
     what = "a model of " + architecture;
   if (config.model.moe && config.model.moe->num_shared_experts > 0) what = "shared experts";
@@ -364,6 +381,7 @@ void cross_check(const RunConfig& config, SectionReaders& readers) {
   check_sequence(config, readers);
   check_megatron(config, readers);
   check_encoder(config, readers);
+  check_norms_across_heads(config, readers);
   check_gate(config, readers);
   check_fully_sharded(config, readers);
   check_lora(config, readers);

@@ -8,6 +8,7 @@
 #include "trainer/config/families/llama.h"
 #include "trainer/config/families/mistral.h"
 #include "trainer/config/families/mixtral.h"
+#include "trainer/config/families/olmo2.h"
 #include "trainer/config/families/qwen2.h"
 #include "trainer/config/families/qwen3.h"
 #include "trainer/config/families/vit.h"
@@ -24,6 +25,8 @@ std::vector<std::string> keys_unlike_llama(const FamilyStructure& structure) {
     if (!alike) keys.emplace_back(key);
   };
   add("qk_layernorm", structure.qk_layernorm == llama.qk_layernorm);
+  add("qk_layernorm_across_heads",
+      structure.qk_layernorm_across_heads == llama.qk_layernorm_across_heads);
   add("qkv_bias", structure.qkv_bias == llama.qkv_bias);
   add("transformer_block_type", structure.block == llama.block);
   add("has_bias", structure.has_bias == llama.has_bias);
@@ -39,7 +42,7 @@ std::vector<std::string> keys_unlike_llama(const FamilyStructure& structure) {
 const std::vector<const ModelFamily*>& families() {
   static const std::vector<const ModelFamily*> all = {
       &kLlamaFamily, &kMistralFamily, &kMixtralFamily, &kQwen2Family,
-      &kQwen3Family, &kBertFamily,    &kVitFamily};
+      &kQwen3Family, &kOlmo2Family,   &kBertFamily,    &kVitFamily};
   return all;
 }
 
@@ -71,7 +74,8 @@ FamilyStructure structure_of(const ModelSection& model) {
           .positions = model.position_embedding,
           .has_bias = model.has_bias,
           .qkv_bias = model.qkv_bias,
-          .qk_layernorm = model.qk_layernorm};
+          .qk_layernorm = model.qk_layernorm,
+          .qk_layernorm_across_heads = model.qk_layernorm_across_heads};
 }
 
 void set_structure(const FamilyStructure& structure, ModelSection& model) {
@@ -82,6 +86,7 @@ void set_structure(const FamilyStructure& structure, ModelSection& model) {
   model.has_bias = structure.has_bias;
   model.qkv_bias = structure.qkv_bias;
   model.qk_layernorm = structure.qk_layernorm;
+  model.qk_layernorm_across_heads = structure.qk_layernorm_across_heads;
 }
 
 const ModelFamily* family_with(const FamilyStructure& structure) {

@@ -19,7 +19,7 @@ struct FamilyStructure {
   TransformerBlock block = TransformerBlock::kPreLn;
   PositionEmbedding positions = PositionEmbedding::kRope;
   bool has_bias = false, qkv_bias = false;
-  bool qk_layernorm = false;
+  bool qk_layernorm = false, qk_layernorm_across_heads = false;
   bool operator==(const FamilyStructure&) const = default;
 };
 

@@ -63,6 +63,13 @@ void check_hf_structure(SectionReader& reader, const ModelSection& section,
                ? "norms of queries and keys"
                : unless_families("no norms of queries and keys",
                                  [](const ModelFamily& f) { return f.structure.qk_layernorm; }));
+  has_only("qk_layernorm_across_heads",
+           section.qk_layernorm_across_heads == family.qk_layernorm_across_heads,
+           family.qk_layernorm_across_heads
+               ? "norms across heads"
+               : unless_families("no norms across heads", [](const ModelFamily& f) {
+                   return f.structure.qk_layernorm_across_heads;
+                 }));
   has_only("qkv_bias", section.qkv_bias == family.qkv_bias,
            family.qkv_bias
                ? "biases of queries, keys and values"
@@ -146,6 +153,7 @@ void structure_fields(Fields& fields, ModelSection& s, bool hf) {
         });
   };
   flag("qk_layernorm", s.qk_layernorm);  // Megatron-LM's --qk-layernorm, and NeMo's key
+  flag("qk_layernorm_across_heads", s.qk_layernorm_across_heads);
   flag("qkv_bias", s.qkv_bias);  // Megatron-LM's --add-qkv-bias, and NeMo's key
   fields.rule([&](SectionReader&) { s.qkv_bias = s.qkv_bias && !s.has_bias; });
   dbrx_fields(fields, s, hf);
@@ -157,10 +165,12 @@ void structure_fields(Fields& fields, ModelSection& s, bool hf) {
 std::string architecture_of(const ModelSection& section) {
   if (is_encoder(section)) return section.architecture;
   if (section.moe) return "mixtral";
-  const bool llama = section.normalization == Normalization::kRmsNorm &&
-                     section.activation == Activation::kSwiglu &&
-                     section.transformer_block_type == TransformerBlock::kPreLn &&
-                     section.position_embedding == PositionEmbedding::kRope && !section.has_bias;
+  const TransformerBlock block = section.transformer_block_type;
+  const bool llama =
+      section.normalization == Normalization::kRmsNorm &&
+      section.activation == Activation::kSwiglu &&
+      (block == TransformerBlock::kPreLn || block == TransformerBlock::kReorderedNorm) &&
+      section.position_embedding == PositionEmbedding::kRope && !section.has_bias;
   return llama ? "llama" : "gpt";
 }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "trainer/config/lora_targets.h"
 #include "trainer/config/parameter_count.h"
 
 namespace trellis::trainer {
@@ -33,11 +34,11 @@ TransformerLayer::TransformerLayer(const ModuleContext& context, const std::stri
       dtype_(context.dtype),
       recompute_(RecomputePlan::of(config)),
       position_(context.position),
-      input_layernorm_(context, path + ".input_layernorm", config, recompute_.norm),
+      attention_norm_(context, path + "." + layer_norm_names(block_).attention, config,
+                      recompute_.norm),
       attention_(context, path + "." + names.attention, config, names, layer),
       attention_dropout_(context, path + ".attention_output_dropout", config.hidden_dropout),
-      post_attention_layernorm_(context, path + ".post_attention_layernorm", config,
-                                recompute_.norm),
+      mlp_norm_(context, path + "." + layer_norm_names(block_).mlp, config, recompute_.norm),
       mlp_dropout_(context, path + ".mlp_output_dropout", config.hidden_dropout),
       scope_(context.scope(path)) {
   is_moe_layer(config, layer)
@@ -60,21 +61,26 @@ at::Tensor TransformerLayer::run(const at::Tensor& input, const SequenceContext&
   switch (block_) {
     case TransformerBlock::kPostLn: {
       const at::Tensor attended =
-          input_layernorm_.forward(add_residual(attention(input.to(dtype_), sequence), input));
-      return post_attention_layernorm_.forward(add_residual(mlp(attended, sequence), attended))
+          attention_norm_.forward(add_residual(attention(input.to(dtype_), sequence), input));
+      return mlp_norm_.forward(add_residual(mlp(attended, sequence), attended))
           .to(input.scalar_type());
     }
     case TransformerBlock::kGptJ: {
       const at::Tensor attended =
-          add_residual(attention(input_layernorm_.forward(input), sequence), input);
-      return add_residual(mlp(post_attention_layernorm_.forward(input), sequence), attended);
+          add_residual(attention(attention_norm_.forward(input), sequence), input);
+      return add_residual(mlp(mlp_norm_.forward(input), sequence), attended);
+    }
+    case TransformerBlock::kReorderedNorm: {
+      const at::Tensor attended =
+          add_residual(attention_norm_.forward(attention(input.to(dtype_), sequence)), input);
+      return add_residual(mlp_norm_.forward(mlp(attended.to(dtype_), sequence)), attended);
     }
     case TransformerBlock::kPreLn:
     case TransformerBlock::kNormformer: break;
   }
   const at::Tensor attended =
-      add_residual(attention(input_layernorm_.forward(input), sequence), input);
-  return add_residual(mlp(post_attention_layernorm_.forward(attended), sequence), attended);
+      add_residual(attention(attention_norm_.forward(input), sequence), input);
+  return add_residual(mlp(mlp_norm_.forward(attended), sequence), attended);
 }
 
 at::Tensor TransformerLayer::attention(const at::Tensor& input,

@@ -17,10 +17,11 @@ namespace trellis::trainer {
 /// Attention A and MLP M (or a mixture of experts) around the residual stream; N1, N2, N3 are
 /// norms, D is dropout:
 ///
-///   pre_ln      y = x + D(A(N1 x))         y + D(M(N2 y))
-///   post_ln     y = N1(x + D(A x))         N2(y + D(M y))
-///   normformer  y = x + D(N3(A(N1 x)))     y + D(M(N2 y)), with a norm inside M
-///   gpt_j       x + D(A(N1 x)) + D(M(N2 x))
+///   pre_ln          y = x + D(A(N1 x))         y + D(M(N2 y))
+///   post_ln         y = N1(x + D(A x))         N2(y + D(M y))
+///   normformer      y = x + D(N3(A(N1 x)))     y + D(M(N2 y)), with a norm inside M
+///   gpt_j           x + D(A(N1 x)) + D(M(N2 x))
+///   reordered_norm  y = x + N1(D(A x))         y + N2(D(M y))
 ///
 /// Activations are [s, b, h], or [s/TP, b, h] with sequence parallelism.
 class TransformerLayer {
@@ -42,11 +43,11 @@ class TransformerLayer {
   at::ScalarType dtype_;
   RecomputePlan recompute_;
   std::shared_ptr<StepPosition> position_;
-  Norm input_layernorm_;
+  Norm attention_norm_;
   SelfAttention attention_;
   std::optional<Norm> normformer_norm_;
   Dropout attention_dropout_;
-  Norm post_attention_layernorm_;
+  Norm mlp_norm_;
   std::optional<ParallelMLP> mlp_;  ///< exactly one of the two
   std::optional<MoeLayer> moe_;
   Dropout mlp_dropout_;

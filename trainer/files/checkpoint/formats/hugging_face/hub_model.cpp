@@ -80,7 +80,7 @@ ModelSection gpt2_model(const HubConfig& config, const json& object, const std::
 }
 
 using Name = std::pair<const char*, const char*>;
-constexpr std::array<Name, 16> kLlamaNames = {
+constexpr std::array<Name, 18> kLlamaNames = {
     {{"model.num_layers", "num_hidden_layers"},
      {"model.ffn_hidden_size", "intermediate_size"},
      {"model.num_kv_heads", "num_key_value_heads"},
@@ -89,6 +89,8 @@ constexpr std::array<Name, 16> kLlamaNames = {
      {"model.activation", "hidden_act"},
      {"model.has_bias", "attention_bias"},
      {"model.qkv_bias", "model_type"},
+     {"model.qk_layernorm_across_heads", "model_type"},
+     {"model.transformer_block_type", "model_type"},
      {"model.share_embeddings_and_output_weights", "tie_word_embeddings"},
      {"model.sliding_window_size", "sliding_window"},
      {"model.qk_layernorm", "model_type"},

@@ -1,6 +1,7 @@
 #include "trainer/files/checkpoint/formats/hugging_face/weight_map.h"
 
 #include "trainer/config/families/model_family.h"
+#include "trainer/config/lora_targets.h"
 
 namespace trellis::checkpoint::hugging_face {
 namespace {
@@ -104,8 +105,8 @@ void add_llama_layer(Builder& builder, const HubConfig& config, const std::strin
   }
   same("self_attn.o_proj.weight", {hidden, query});
   if (has.qk_layernorm) {
-    same("self_attn.q_norm.weight", {config.head_dim});
-    same("self_attn.k_norm.weight", {config.head_dim});
+    same("self_attn.q_norm.weight", {has.qk_layernorm_across_heads ? query : config.head_dim});
+    same("self_attn.k_norm.weight", {has.qk_layernorm_across_heads ? kv : config.head_dim});
   }
   if (config.experts > 0) {
     add_experts(builder, config, hub + "block_sparse_moe.", native + "mlp.");
@@ -114,8 +115,9 @@ void add_llama_layer(Builder& builder, const HubConfig& config, const std::strin
     same("mlp.up_proj.weight", {config.ffn, hidden});
     same("mlp.down_proj.weight", {hidden, config.ffn});
   }
-  same("input_layernorm.weight", {hidden});
-  same("post_attention_layernorm.weight", {hidden});
+  const trainer::LayerNormNames norms = trainer::layer_norm_names(has.block);
+  for (const char* norm : {norms.attention, norms.mlp})
+    same(std::string(norm) + ".weight", {hidden});
 }
 
 WeightMap llama_map(const HubConfig& config, const std::string& prefix, bool head) {

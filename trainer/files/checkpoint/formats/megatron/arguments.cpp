@@ -92,6 +92,10 @@ void take_norms(const Arguments& args, SavedModel& saved) {
       model.normalization = Normalization::kLayerNorm1P;
   }
   if (args.has("qk_layernorm")) model.qk_layernorm = args.is_true("qk_layernorm");
+  // Megatron-core has neither.
+  model.qk_layernorm_across_heads = false;
+  if (model.transformer_block_type == trainer::TransformerBlock::kReorderedNorm)
+    model.transformer_block_type = trainer::TransformerBlock::kPreLn;
 }
 
 /// Which of the two forms of GELU is fused or not: --openai-gelu alone chooses one.
@@ -330,6 +334,10 @@ SavedModel model_of_arguments(const Value& args, const trainer::ModelSection& li
 }
 
 void set_arguments(const trainer::ModelSection& model, Value& arguments) {
+  if (model.qk_layernorm_across_heads)
+    throw ConfigError(
+        "model.qk_layernorm_across_heads: Megatron-core normalises each head by itself: expected "
+        "false for a folder of it, or export-hf");
   const trainer::RopeScaling& scaling = model.rope_scaling;
   const auto set = [&](const char* name, Value value) { arguments.set(name, std::move(value)); };
   set("norm_epsilon", Value(model.layernorm_epsilon));
