@@ -413,6 +413,7 @@ bool megatron_moves(std::string_view name, const ResolvedSettings& s) {
   }
   if (name == "recompute-method" || name == "recompute-num-layers")
     return s.is("model.activations_checkpoint_granularity", "full");
+  if (name == "qk-layernorm") return !s.config().model.qk_layernorm_across_heads;  // it is per head
   if (name == "train-iters") return s.integer("trainer.max_steps").value_or(-1) > 0;
   if (name == "async-save" || name == "save-interval") return !save_folder(s).empty();
   if (name == "exit-on-missing-checkpoint") return load(s).has_value();

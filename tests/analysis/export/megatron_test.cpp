@@ -239,5 +239,16 @@ TEST_F(MegatronRoundTrip, WhatMegatronDoesNotHaveIsListedWithItsPlace) {
   EXPECT_THAT(result.text, Not(HasSubstr("--swiglu")));
 }
 
+/// Megatron-LM's --qk-layernorm normalises each head.
+TEST_F(MegatronRoundTrip, NormsAcrossHeadsHaveNoArgument) {
+  const std::vector<std::string> each = {"model.qk_layernorm=true"};
+  EXPECT_THAT(exported(kYaml, each).text, HasSubstr("--qk-layernorm"));
+  const std::vector<std::string> across = {"model.qk_layernorm=true",
+                                           "model.qk_layernorm_across_heads=true"};
+  const ExportedConfig result = exported(kYaml, across);
+  EXPECT_THAT(result.text, Not(HasSubstr("--qk-layernorm")));
+  EXPECT_THAT(result.left_out, Contains(testing::Field(&LeftOut::key, "model.qk_layernorm")));
+}
+
 }  // namespace
 }  // namespace trellis::analysis
