@@ -27,10 +27,8 @@ std::int64_t adapter(const ModelSection& model, const Sizes& s, const std::strin
   return columns(model.fuse_gate_up ? s.gates * s.ffn : s.ffn);
 }
 
-/// Layers with different adapters count as their mean.
 void count_adapters(const ModelSection& model, const Sizes& s, ParameterCounts& counts) {
-  std::int64_t dense = 0, moe = 0, moe_layers = 0;
-  for (int layer = 0; layer < model.num_layers; ++layer) moe_layers += is_moe_layer(model, layer);
+  counts.adapters.resize(static_cast<std::size_t>(model.num_layers));
   for (const NamedModule& module : modules_of(model)) {
     if (!module.linear || !model.lora->targets_module(module.path, module.alias)) continue;
     const std::string name = module.path.substr(module.path.rfind('.') + 1);
@@ -38,13 +36,11 @@ void count_adapters(const ModelSection& model, const Sizes& s, ParameterCounts& 
     if (module.path.find(".shared_experts.") != std::string::npos)
       of_module.ffn *= model.moe->num_shared_experts;
     const std::int64_t count = model.lora->rank * adapter(model, of_module, name);
-    std::int64_t& in_layers = module.layer >= 0 && is_moe_layer(model, module.layer) ? moe : dense;
-    const bool is_head = name == "lm_head" || name == "output_layer";
-    const bool is_table = name == "embed_tokens" || name == "word_embeddings";
-    (is_head ? counts.head : is_table ? counts.embedding : in_layers) += count;
+    if (module.layer >= 0)
+      counts.adapters[static_cast<std::size_t>(module.layer)] += count;
+    else
+      (name == "lm_head" || name == "output_layer" ? counts.head : counts.embedding) += count;
   }
-  if (moe_layers < model.num_layers) counts.dense_layer += dense / (model.num_layers - moe_layers);
-  if (moe_layers > 0) counts.moe_layer += moe / moe_layers;
 }
 
 /// Queries, keys and values are cut by heads, the output projection by its input; its bias is whole
@@ -95,7 +91,8 @@ void count_encoder(const ModelSection& model, const Sizes& s, ParameterCounts& c
 }  // namespace
 
 std::int64_t ParameterCounts::layer(const ModelSection& model, int index) const {
-  return is_moe_layer(model, index) ? moe_layer : dense_layer;
+  const std::int64_t adapter = adapters.empty() ? 0 : adapters.at(static_cast<std::size_t>(index));
+  return (is_moe_layer(model, index) ? moe_layer : dense_layer) + adapter;
 }
 
 ParameterCounts count_parameters(const ModelSection& model, int tp, int kv_copies, int ep) {

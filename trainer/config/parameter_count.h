@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "trainer/config/model_section.h"
 
@@ -11,8 +12,9 @@ struct ParameterCounts {
   std::int64_t embedding = 0;  ///< vocabulary · hidden
   std::int64_t positions = 0;  ///< learned ones; of encoders everything else in front of the layers
                                ///< but the embedding, too
-  std::int64_t dense_layer = 0;
-  std::int64_t moe_layer = 0;  ///< 0: the model has none
+  std::int64_t dense_layer = 0;             ///< without adapters, as moe_layer
+  std::int64_t moe_layer = 0;               ///< 0: the model has none
+  std::vector<std::int64_t> adapters = {};  ///< LoRA's, by layer; empty: there are none
   std::int64_t idle_experts =
       0;  ///< of a moe_layer: parameters of the experts that a token does not visit
   std::int64_t final_norm = 0;

@@ -77,9 +77,9 @@ TEST(PublishedTraining, AdaptersOfGateAndUpFollowTheLayers) {
       check_run_config(published_file("C01"), {"model.fuse_gate_up=false"}).config;
   ASSERT_TRUE(fused.model.lora.has_value());
   EXPECT_THAT(separate.unsupported, testing::IsEmpty());
-  EXPECT_EQ(
-      count_parameters(separate.model).dense_layer - count_parameters(fused.model).dense_layer,
-      std::int64_t{fused.model.lora->rank} * fused.model.hidden_size);
+  EXPECT_EQ(count_parameters(separate.model).layer(separate.model, 0) -
+                count_parameters(fused.model).layer(fused.model, 0),
+            std::int64_t{fused.model.lora->rank} * fused.model.hidden_size);
 }
 
 }  // namespace

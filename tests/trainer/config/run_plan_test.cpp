@@ -75,6 +75,21 @@ TEST(RunPlan, ParametersOfOneRankAreTheWholeModel) {
   }
 }
 
+/// B of the value projection next to 2 heads of 16, A next to the hidden size of 64.
+TEST(RunPlan, AdaptersCountOnTheStageOfTheirLayer) {
+  const auto parameters = [](const std::string& peft) {
+    return plan_run(load_text(kBaseConfig, {"distributed_strategy.tensor_model_parallel_size=1",
+                                            "distributed_strategy.sequence_parallel=false",
+                                            "distributed_strategy.pipeline_model_parallel_size=2",
+                                            "model_alignment_strategy={sft: {}" + peft + "}"}))
+        .parameters_of_pipeline_rank;
+  };
+  const auto base = parameters("");
+  EXPECT_THAT(parameters(", peft: {lora_rank: 3, lora_alpha: 8, target_modules: "
+                         "[layers.3.self_attn.v_proj]}"),
+              ElementsAre(base[0], base[1] + std::int64_t{3} * (64 + 32)));
+}
+
 /// By hand: hidden 64, 4 heads of 16 (2 key/value), feed-forward 96, vocabulary 272, 4 layers.
 TEST(ParameterCount, OfTheBaseConfiguration) {
   const std::int64_t layer = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 96 + 2 * 64;
