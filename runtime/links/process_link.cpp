@@ -356,6 +356,10 @@ void ProcessLink::post(int process, json what, std::string data) {
   changed_.notify_all();
 }
 
+void ProcessLink::post_to_all(const json& what) {
+  for (const auto& [other, peer] : peers_) post(other, what);
+}
+
 void ProcessLink::post_letters() {
   std::unique_lock lock(mutex_);
   while (true) {

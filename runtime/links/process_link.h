@@ -95,6 +95,7 @@ class ProcessLink {
   void send_to_all(const nlohmann::json& what);
   /// For those that must not wait, such as a listener: a separate thread sends.
   void post(int process, nlohmann::json what, std::string data = {});
+  void post_to_all(const nlohmann::json& what);
   /// Waits until every process closes or is lost, `patience` at most.
   void close(std::chrono::milliseconds patience = std::chrono::hours(24 * 365));
 

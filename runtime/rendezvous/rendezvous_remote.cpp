@@ -83,7 +83,8 @@ void Rendezvous::listen() {
 }
 
 bool Rendezvous::leave(std::chrono::milliseconds patience, const GroupCount& groups) {
-  link_->send_to_all({{"kind", "done"}, {"groups", {groups.number, groups.place}}});
+  // Behind what lost() posted: the others know why this process ends when they hear that it does.
+  link_->post_to_all({{"kind", "done"}, {"groups", {groups.number, groups.place}}});
   link_->close(patience);
   const Lock lock(mutex_);
   return std::ranges::count(processes_done_, true) == link_->processes() - 1;
@@ -288,6 +289,8 @@ void Rendezvous::lost(int process, const ProcessLink::Loss& loss) {
           : c10::str("process ", process, " (", ranks, ") ended without a word: ", loss.why,
                      "\n  what to do: look at its output and at the kernel's log of its host: it "
                      "was killed, ran out of memory, or its host or network went down");
+  link_->post_to_all(
+      {{"kind", "failed"}, {"rank", first}, {"text", text}, {"code", ExitCode::kHang}});
   fail_remote(first, std::make_exception_ptr(Error(ExitCode::kHang, text)), text, ExitCode::kHang,
               loss.is_silent ? std::chrono::milliseconds{} : timeout_);
 }
