@@ -31,23 +31,29 @@ json stripped(const json& value) {
   return object;
 }
 
-/// What of torchtitan's routed experts the trainer does not have; "": nothing.
+/// Null where there is none, whatever the objects on the way are.
+json part_of(const json& object, const char* pointer) {
+  const json::json_pointer place(pointer);
+  return object.contains(place) ? object.at(place) : json();
+}
+
+constexpr const char* kExpertSize = "/routed_experts/inner_experts/hidden_dim";
+
+/// The reason why the trainer does not build these routed experts; "": it does.
 std::string unbuilt_experts(const json& moe) {
-  const json router = moe.value("router", json::object()),
-             routed =
-                 moe.value("routed_experts", json::object()).value("inner_experts", json::object()),
-             shared = moe.value("shared_experts", json());
-  if (!router.value("top_k", json()).is_number_unsigned() ||
-      !routed.value("hidden_dim", json()).is_number_unsigned())
-    return "expected router.top_k and routed_experts.inner_experts.hidden_dim";
-  if (router.value("score_func", json()) != "softmax")
+  for (const char* size : {"/num_experts", "/router/top_k", kExpertSize})
+    if (!part_of(moe, size).is_number_unsigned())
+      return fmt::format("expected a number at {}", size);
+  for (const char* factor : {"/router/route_norm", "/router/route_scale"})
+    if (part_of(moe, factor).is_null()) return fmt::format("expected a value at {}", factor);
+  if (part_of(moe, "/router/score_func") != "softmax")
     return "expected router.score_func softmax: affinities are a softmax here";
-  if (router.value("gate", json::object()).value("bias", json()) != false)
-    return "expected a router without bias";
-  if (!router.value("num_expert_groups", json()).is_null())
+  if (part_of(moe, "/router/gate/bias") != false) return "expected a router without bias";
+  if (!part_of(moe, "/router/num_expert_groups").is_null())
     return "groups of experts are chosen by another score here: see model.moe.num_groups";
-  if (routed.contains("swiglu_limit")) return "SwiGLU has no limit here";
-  if (!shared.is_null())
+  if (!part_of(moe, "/routed_experts/inner_experts/swiglu_limit").is_null())
+    return "SwiGLU has no limit here";
+  if (!part_of(moe, "/shared_experts").is_null())
     return "shared experts of torchtitan are one wide expert here: see "
            "model.moe.num_shared_experts";
   return "";
@@ -95,10 +101,7 @@ class Decoder {
     return {"model_spec.model." + path, value.dump(), where_};
   }
 
-  [[nodiscard]] json at(const char* pointer) const {
-    const json::json_pointer place(pointer);
-    return model_.contains(place) ? model_.at(place) : json();
-  }
+  [[nodiscard]] json at(const char* pointer) const { return part_of(model_, pointer); }
 
   void add(const std::string& path, const json& value) {
     const bool whole =
@@ -180,9 +183,9 @@ class Decoder {
 
   [[nodiscard]] ImportedKey norms_of_heads(const SourceKey& from, const json& value) const {
     const bool built =
-        value.is_object() && value.value("eps", json()) == at("/norm/eps") &&
-        value.value("elementwise_affine", json()) == true &&
-        value.value("normalized_shape", json()) == at("/layers/0/attention/qkv_linear/head_dim");
+        part_of(value, "/eps") == at("/norm/eps") &&
+        part_of(value, "/elementwise_affine") == true &&
+        part_of(value, "/normalized_shape") == at("/layers/0/attention/qkv_linear/head_dim");
     return built ? mapped(from, {{"model.qk_layernorm", "true"}})
                  : unsupported(from, std::string("expected norms over a head, with weights and the "
                                                  "epsilon of the last norm") +
@@ -190,26 +193,23 @@ class Decoder {
   }
 
   [[nodiscard]] ImportedKey experts(const SourceKey& from, const json& moe) const {
-    const std::string unbuilt =
-        moe.is_object() ? unbuilt_experts(moe) : std::string("expected an object");
-    if (!unbuilt.empty()) return unsupported(from, unbuilt + kHuggingFace);
-    const json& router = moe.at("router");
+    if (const std::string unbuilt = unbuilt_experts(moe); !unbuilt.empty())
+      return unsupported(from, unbuilt + kHuggingFace);
     const std::string section = "model.moe.";
-    const json scale = router.value("route_scale", json(1));
+    const json scale = part_of(moe, "/router/route_scale");
     std::vector<Setting> settings = {
-        {"model.ffn_hidden_size",
-         moe.at("routed_experts").at("inner_experts").at("hidden_dim").dump()},
-        {section + "num_experts", moe.value("num_experts", json()).dump()},
-        {section + "top_k", router.at("top_k").dump()},
+        {"model.ffn_hidden_size", part_of(moe, kExpertSize).dump()},
+        {section + "num_experts", part_of(moe, "/num_experts").dump()},
+        {section + "top_k", part_of(moe, "/router/top_k").dump()},
         {section + "dropless", "true"},
         {section + "routing_algorithm", "top_k"},
-        {section + "normalize_top_k_affinities", router.value("route_norm", json(false)).dump()},
+        {section + "normalize_top_k_affinities", part_of(moe, "/router/route_norm").dump()},
         {section + "output_router_logits", "false"},
         {section + "router_aux_loss_coef", "0"}};
     if (scale != 1) settings.push_back({section + "routed_scaling_factor", scale.dump()});
     return mapped(
         from, std::move(settings),
-        moe.value("load_balance_coeff", json()).is_null()
+        part_of(moe, "/load_balance_coeff").is_null()
             ? ""
             : "load_balance_coeff moves a bias of each expert in torchtitan; here nothing balances "
               "the experts: set model.moe.output_router_logits and router_aux_loss_coef");

@@ -429,6 +429,13 @@ TEST(TorchtitanImport, JsonOf0_3HasExpertsAndNormsOfHeads) {
       {"\"out_features\": 64, \"bias\": false", "\"out_features\": 64, \"bias\": true"}};
   for (const auto& [one, other] : kOthers)
     EXPECT_EQ(key(everywhere(text, one, other), where).status, ImportStatus::kUnsupported) << other;
+  for (const char* other : {"null", "7", "\"x\"", "[]", "{\"inner_experts\": 3}"})
+    EXPECT_EQ(key(everywhere(text, "\"routed_experts\"",
+                             fmt::format("\"routed_experts\": {}, \"others\"", other)),
+                  where)
+                  .status,
+              ImportStatus::kUnsupported)
+        << other;
   EXPECT_EQ(key(with_experts(", \"swiglu_limit\": 7.0"), where).status, ImportStatus::kUnsupported);
   EXPECT_EQ(key(everywhere(text, "\"normalized_shape\": 16,", "\"normalized_shape\": 256,"),
                 "model_spec.model.layers.0.attention.qk_norm")
