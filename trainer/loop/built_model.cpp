@@ -1,7 +1,6 @@
 #include "trainer/loop/built_model.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include <fmt/format.h>
 
@@ -30,10 +29,11 @@ Share planned(const RunConfig& config, int pipeline_rank) {
 
 Share built(const RunConfig& config, const ParameterList& parameters) {
   Share share;
-  for (const std::string& layer : layer_names(config.model))
-    share.layers += std::ranges::any_of(parameters, [&](const Parameter& parameter) {
-      return std::string_view(parameter.name).starts_with(layer + ".");
-    });
+  for (const std::string& layer : layer_names(config.model)) {
+    const std::string prefix = layer + ".";
+    share.layers += std::ranges::any_of(
+        parameters, [&](const Parameter& parameter) { return parameter.name.starts_with(prefix); });
+  }
   for (const Parameter& parameter : parameters) share.parameters += parameter.tensor.numel();
   return share;
 }
