@@ -131,9 +131,14 @@ void refuse_forgotten(int rank, const StepStream& step) {
 }  // namespace
 
 void Session::warn_of_divergence() {
-  std::size_t graphs = 0;
-  for (const std::vector<Graph>* each : impl_->graphs) graphs += each->size();
-  if (std::exchange(impl_->compared_graphs, graphs) == graphs || impl_->divergence_is_said) return;
+  if (impl_->divergence_is_said) return;
+  ContentHasher runs;
+  for (std::size_t i = 0; i < impl_->streams.size(); ++i) {
+    runs.value(impl_->graphs[i]->size());
+    for (const GraphInstance& instance : impl_->streams[i]->instances) runs.value(instance.graph);
+  }
+  const ContentHash compared = runs.finish();
+  if (std::exchange(impl_->compared_runs, compared) == compared) return;
   std::vector<RecordedRank> ranks;
   for (std::size_t i = 0; i < impl_->ranks.size(); ++i)
     ranks.push_back({impl_->ranks[i]->world_rank(), impl_->streams[i], impl_->graphs[i]});

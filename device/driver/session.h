@@ -89,7 +89,7 @@ class Session {
   void take_accounts(std::string_view bytes);
 
  private:
-  /// Once, when a step with new graphs shows it.
+  /// Warns once. Steps that run the graphs of the step before are not compared again.
   void warn_of_divergence();
 
   struct Impl;

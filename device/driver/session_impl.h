@@ -52,7 +52,7 @@ struct Session::Impl {
   std::optional<Picoseconds> without_slow_parts;  ///< the last step; none: no part is slow
   std::vector<const StepStream*> streams;
   std::vector<const std::vector<Graph>*> graphs;
-  std::size_t compared_graphs = 0;  ///< of all ranks, when their programs were last compared
+  ContentHash compared_runs;  ///< graphs that all ranks ran, when their programs were last compared
   bool divergence_is_said = false;
 
   // with other processes

@@ -38,7 +38,7 @@ struct Forms {
   ContentHash whole;
 };
 
-/// What ranks of one program do each in its own way: one reads a number for all, and in a ring
+/// Transfers differ between ranks of one program: one rank reads a number for all, and in a ring
 /// some send before they receive.
 bool is_own_transfer(const Graph& graph, const Node& node) {
   const bool sends =

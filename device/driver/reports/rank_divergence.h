@@ -7,7 +7,7 @@
 
 namespace trellis::device {
 
-/// What a rank recorded of a step.
+/// A rank's record of one step.
 struct RecordedRank {
   int rank = 0;  ///< of the world
   const StepStream* stream = nullptr;

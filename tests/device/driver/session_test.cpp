@@ -114,19 +114,36 @@ TEST_F(SessionTest, AStepHasATimeABreakdownThatAddsUpAndFullCoverage) {
   EXPECT_TRUE(found.contains({"launch", "launch"}));
 }
 
-TEST_F(SessionTest, RanksThatRunOtherOperationsAreSaidOnce) {
-  std::vector<std::string> warnings;
-  const LogTap tap([&](LogLevel level, std::string_view text) {
-    if (level == LogLevel::kWarning) warnings.emplace_back(text);
-  });
-  for (int step = 1; step <= 2; ++step) {
-    forward(0, "aten::mm", static_cast<std::uint64_t>(step));
-    forward(1, "aten::add.Tensor", static_cast<std::uint64_t>(step));
-    (void)session.simulate_step(step);
+class SessionWarnings : public SessionTest {
+ protected:
+  void step(std::string_view of_rank_0, std::string_view of_rank_1) {
+    ++step_;
+    forward(0, of_rank_0, step_);
+    forward(1, of_rank_1, step_);
+    (void)session.simulate_step(static_cast<std::int64_t>(step_));
   }
+  std::vector<std::string> warnings;
+
+ private:
+  std::uint64_t step_ = 0;
+  LogTap tap_{[this](LogLevel level, std::string_view text) {
+    if (level == LogLevel::kWarning) warnings.emplace_back(text);
+  }};
+};
+
+TEST_F(SessionWarnings, RanksThatRunOtherOperationsAreSaidOnce) {
+  for (int times = 0; times < 2; ++times) step("aten::mm", "aten::add.Tensor");
   EXPECT_THAT(warnings, ElementsAre(AllOf(HasSubstr("rank 1 runs add.Tensor"),
                                           HasSubstr("operation 1 of \"forward\" in "
                                                     "model.layers.0"))));
+}
+
+TEST_F(SessionWarnings, AStepOfGraphsThatAreKnownIsComparedToo) {
+  step("aten::mm", "aten::mm");
+  step("aten::add.Tensor", "aten::add.Tensor");
+  EXPECT_THAT(warnings, ElementsAre());
+  step("aten::mm", "aten::add.Tensor");
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("rank 1 runs add.Tensor")));
 }
 
 TEST_F(SessionTest, EqualStepsGiveEqualReportsAndTraces) {
