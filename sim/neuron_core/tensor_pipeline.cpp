@@ -18,6 +18,7 @@ void TensorPipeline::reset(std::int64_t now, std::int64_t grid) {
   window_end_ = now + (window_ > 0 ? window_ + (grid % window_ - window_) % window_ : 0);
   window_work_ = 0;
   high_ = false;
+  iteration_.fill(now);
   array_free_ = now;
   shadow_ready_ = now;
   phase_start_ = now;
@@ -48,14 +49,37 @@ TensorPipeline::Slot TensorPipeline::stream(std::int64_t issue, std::int64_t dur
   return {begin, array_free_, begin - fill_};
 }
 
+/// `part`: of a whole window, which it lasted.
+void TensorPipeline::end_window(double part) {
+  high_ = window_work_ >= up_ * part || (high_ && window_work_ >= down_ * part);
+  window_work_ = 0;
+}
+
 void TensorPipeline::pass_windows(std::int64_t time) {
   while (window_end_ <= time) {
-    high_ = window_work_ >= up_ || (high_ && window_work_ >= down_);
-    window_work_ = 0;
+    end_window(1);
     const std::int64_t idle = (time - window_end_) / window_;
     if (idle > 0) high_ = high_ && down_ <= 0;
     window_end_ += (idle + 1) * window_;
   }
+}
+
+void TensorPipeline::loop_opened(int level, std::int64_t now) {
+  iteration_[static_cast<std::size_t>(level)] = std::max(now, array_free_);
+}
+
+void TensorPipeline::loop_closed(int level, std::int64_t now) {
+  if (window_ == 0) return;
+  now = std::max(now, array_free_);
+  std::int64_t& begin = iteration_[static_cast<std::size_t>(level)];
+  const std::int64_t iteration = now - begin;
+  begin = now;
+  pass_windows(now);
+  if (window_end_ - now >= iteration) return;  // the next iteration ends in this window too
+  const std::int64_t lasted = window_ - (window_end_ - now);
+  if (2 * lasted >= window_) end_window(static_cast<double>(lasted) / static_cast<double>(window_));
+  window_work_ = 0;
+  window_end_ = now + window_;
 }
 
 // Work goes on over the ends of windows, at the rate of each.
@@ -112,6 +136,7 @@ void TensorPipeline::append_state(std::vector<std::int64_t>& out, std::int64_t n
   if (window_ > 0) {
     out.insert(out.end(), {std::max(window_end_ - now, -window_),
                            static_cast<std::int64_t>(window_work_), high_});
+    for (const std::int64_t begin : iteration_) out.push_back(std::max(begin - now, -window_));
   }
   for (const Interval& interval : busy_) {
     if (interval.end <= now - ramp_time_) continue;

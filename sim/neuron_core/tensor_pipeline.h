@@ -1,10 +1,12 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <vector>
 
 #include "sim/config/system_config.h"
+#include "sim/isa/program.h"
 
 namespace trellis::sim {
 
@@ -18,7 +20,14 @@ namespace trellis::sim {
 ///
 /// The clock of chips whose traces were read has two states, `ramp_start` of the full rate and all
 /// of it, that change only where windows of `clock_window` meet: to the high one when the array did
-/// at least `clock_up` of a window's full work, to the low one below `clock_down`.
+/// at least `clock_up` of a window's full work, to the low one below `clock_down`. Where the grid
+/// lies when a program starts is not known. In a device loop the last window that ends before the
+/// next iteration does is cut where this one ends, so that iterations are alike and can be skipped:
+///
+///   |==window==|==window==|=rest=|==window==|==window==|=rest=|      a long iteration
+///   |it|it|it| |it|it|it| |it|it|it|                                 short ones: whole numbers
+///
+/// A cut window decides by what its part of the thresholds asks; less than half of one, nothing.
 ///
 /// On other chips with a dI/dt limiter the array starts a busy phase at `ramp_start` of its rate
 /// and reaches the full rate `ramp_time` later. When it has paused and was busy for less than half
@@ -38,6 +47,9 @@ class TensorPipeline {
   Slot load(std::int64_t issue, std::int64_t duration);
   /// `overhead`: the part of the duration that the low clock hides.
   Slot stream(std::int64_t issue, std::int64_t duration, std::int64_t overhead = 0);
+  /// A loop starts or starts over, at `level`, when the sequencer is at `now`.
+  void loop_opened(int level, std::int64_t now);
+  void loop_closed(int level, std::int64_t now);
   /// All that decides about what it does from `now` on, relative to `now`.
   void append_state(std::vector<std::int64_t>& out, std::int64_t now) const;
 
@@ -50,6 +62,7 @@ class TensorPipeline {
   std::int64_t clocked_end(std::int64_t begin, std::int64_t duration, std::int64_t overhead);
   /// Sets the clock's state for windows up to the one that holds `time`, where no work is left.
   void pass_windows(std::int64_t time);
+  void end_window(double part);
   void note_busy(std::int64_t begin, std::int64_t end);
   /// Forgets what lies before the window of `ramp_time` that ends at `now`. REQUIRES: no work after
   /// `now`.
@@ -63,6 +76,7 @@ class TensorPipeline {
   std::int64_t window_end_ = 0;  ///< of the current one
   double window_work_ = 0;       ///< full work done in it
   bool high_ = false;
+  std::array<std::int64_t, isa::kMaxLoopDepth> iteration_{};  ///< its start, by loop level
   std::int64_t array_free_ = 0;
   std::int64_t shadow_ready_ = 0;  ///< the last weight load is complete
   std::int64_t phase_start_ = 0;

@@ -109,6 +109,7 @@ void Engine::execute(const ResolvedOp& op) {
       post(op);
       break;
     case ResolvedOp::Kind::kLoop:
+      if (which_ == isa::Engine::kTensor) pipeline_.loop_opened(depth_, local_);
       loops_[static_cast<std::size_t>(depth_++)] = {op.partner, op.count};
       break;
     case ResolvedOp::Kind::kEndLoop: close_loop(op); return;
@@ -236,6 +237,7 @@ void Engine::close_loop(const ResolvedOp& op) {
     return;
   }
   pc_ = body.begin + 1;
+  if (which_ == isa::Engine::kTensor) pipeline_.loop_closed(depth_ - 1, local_);
   shared_.meter->settle(local_);
   if (shared_.observer != nullptr && open.remaining * body.work >= kWorthwhile)
     shared_.observer->loop_closed(*this, depth_ - 1, local_);

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <set>
+#include <vector>
+
 namespace trellis::sim {
 namespace {
 
@@ -18,6 +22,28 @@ TensorEngineConfig with_ramp() {
   c.ramp_time = Picoseconds(3'000'000);
   c.ramp_start = 0.5;
   return c;
+}
+
+TensorEngineConfig with_clock() {
+  TensorEngineConfig c;
+  c.ramp_start = 0.5;
+  c.clock_window = Picoseconds(3'413'333);
+  c.clock_up = 0.40;
+  c.clock_down = 0.33;
+  return c;
+}
+
+/// One product of `work` at the start of each of `count` iterations, which take as long as the
+/// product or `least`. When the last one ends.
+std::int64_t iterate(TensorPipeline& p, std::int64_t count, std::int64_t work, std::int64_t least,
+                     bool in_loop) {
+  std::int64_t now = 0;
+  if (in_loop) p.loop_opened(0, now);
+  for (std::int64_t i = 0; i < count; ++i) {
+    now = std::max(p.stream(now, work).end, now + least);
+    if (in_loop) p.loop_closed(0, now);
+  }
+  return now;
 }
 
 TEST(TensorPipeline, WeightLoadsOverlapTheRunningMatmul) {
@@ -101,6 +127,53 @@ TEST(TensorPipeline, AHighDutyCycleKeepsTheFullRate) {
     last = slot.end - slot.begin;
   }
   EXPECT_EQ(last, 213'000);
+}
+
+/// The windows of a loop follow its iterations, those of straight code a grid. Away from the
+/// thresholds by what an iteration adds to a window both reach the same state, and what they differ
+/// by is one window at most.
+TEST(TensorPipeline, AClockInALoopIsThatOfStraightCode) {
+  for (const std::int64_t least : {50'000, 170'000, 410'000, 1'130'000, 2'900'000, 9'700'000}) {
+    for (const double duty : {0.05, 0.15, 0.25, 0.45, 0.6, 0.8, 1.0}) {
+      const auto work = static_cast<std::int64_t>(duty * static_cast<double>(least));
+      const std::int64_t count = 200'000'000 / least;
+      TensorPipeline grid, loop;
+      for (auto* p : {&grid, &loop}) {
+        p->configure(with_clock());
+        p->reset(0);
+      }
+      const auto straight = static_cast<double>(iterate(grid, count, work, least, false));
+      const auto looped = static_cast<double>(iterate(loop, count, work, least, true));
+      const bool changes_inside = least > 2'000'000;  // each iteration has its own changes
+      EXPECT_NEAR(looped, straight, changes_inside ? 0.08 * straight : 3'413'333)
+          << least << " ps, " << duty;
+    }
+  }
+}
+
+/// What makes loops skippable: after some iterations everything is as it was, whatever the phase
+/// that the loop began with.
+TEST(TensorPipeline, AClockInALoopIsPeriodic) {
+  for (const std::int64_t least : {61'000, 700'001, 3'413'333, 12'345'678}) {
+    for (const double duty : {0.1, 0.35, 0.5, 0.9}) {
+      TensorPipeline p;
+      p.configure(with_clock());
+      p.reset(0, 1'234'567);
+      std::int64_t now = 0;
+      std::set<std::vector<std::int64_t>> seen;
+      bool again = false;
+      p.loop_opened(0, now);
+      for (int i = 0; i < 400 && !again; ++i) {
+        const auto work = static_cast<std::int64_t>(duty * static_cast<double>(least));
+        now = std::max(p.stream(now, work).end, now + least);
+        p.loop_closed(0, now);
+        std::vector<std::int64_t> state;
+        p.append_state(state, now);
+        again = !seen.insert(state).second;
+      }
+      EXPECT_TRUE(again) << least << " ps, " << duty;
+    }
+  }
 }
 
 /// Published (AGENT V0): 8,192 matmuls that wait for DMA in 8,602 µs keep TensorE active for 4,806
