@@ -25,7 +25,7 @@ constexpr std::int64_t kStepKeys = 8 * kBlock;
 class Forward {
  public:
   Forward(std::uint32_t kernel, const Attention& a, DType work, std::int64_t reach,
-          DType transposed)
+          const sim::CoreConfig& core)
       : a_(a),
         phase_(kernel),
         heads_(views(a), a.q.sizes[1], a.k.sizes[1]),
@@ -34,7 +34,8 @@ class Forward {
         lk_(a.causal ? std::min(a.k.sizes[2], a.q.sizes[2]) : a.k.sizes[2]),
         work_(work),
         array_(array_dtype(work)),
-        transposed_(transposed),
+        transposed_(transposed_dtype(work, core)),
+        corrects_(core.costs.vector_gpsimd_share_sbuf ? Engine::kScalar : Engine::kGpSimd),
         reach_(reach),
         window_(a.window) {}
 
@@ -147,7 +148,7 @@ class Forward {
   /// Strips follow each other through the engines, a stage per turn, so that none waits for
   /// another's result:
   ///   0 Tensor scores   1 Vector minimum, Scalar exponential   3 Tensor transposes
-  ///   4 copy, GpSimd correction   6 Tensor product   7 Vector sum
+  ///   4 copy, GpSimd or Scalar correction   6 Tensor product   7 Vector sum
   void step(const std::vector<Strip>& strips);
 
   Buffers make_buffers();
@@ -215,6 +216,7 @@ class Forward {
   std::int64_t d_, lq_, lk_;
   DType work_, array_;  ///< array_: work_ as the Tensor engine reads it
   DType transposed_;    ///< probabilities in PSUM, transposed
+  Engine corrects_;     ///< the running output: GpSimd, unless it would stop Vector
   std::int64_t reach_;
   SlidingWindow window_;
   std::int64_t together_ = 0;  ///< blocks of queries that slide along the window at a time

@@ -106,7 +106,7 @@ void Forward::transpose(const Strip& s, const Buffers& b) {
 
 void Forward::copy(const Strip& s, const Buffers& b) {
   const Ref out = out_rows(s);
-  phase_.emit(Engine::kScalar, isa::Opcode::kTensorScalar, out, out, correction_of(s, b)).alu =
+  phase_.emit(corrects_, isa::Opcode::kTensorScalar, out, out, correction_of(s, b)).alu =
       AluOp::kMultiply;
   const TileId bank = b.transposed_bank[s.slot % 2], into = b.transposed[s.slot % kInFlight];
   const Engine engine = s.slot % 2 == 0 ? Engine::kVector : Engine::kScalar;

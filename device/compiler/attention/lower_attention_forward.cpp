@@ -316,12 +316,11 @@ bool lower_attention(ProgramBuilder& builder, std::uint32_t kernel, const Attent
   Attention attention = given;
   if (!narrow_window(attention.causal, attention.q, attention.k, attention.window)) return false;
   const DType work = work_dtype({&attention.q, &attention.k, &attention.v});
-  const DType transposed = transposed_dtype(work, builder.core());
   if (attention.window > 0) {
     for (const auto& [together, own_memory] :
          {std::pair{4, true}, {4, false}, {2, false}, {1, false}}) {
       Phase phase =
-          Forward(kernel, attention, work, 0, transposed).run_window(together, own_memory);
+          Forward(kernel, attention, work, 0, builder.core()).run_window(together, own_memory);
       if (phase.sbuf_bytes() <= builder.sbuf_bytes()) return builder.append(std::move(phase)), true;
     }
     return false;
@@ -329,11 +328,11 @@ bool lower_attention(ProgramBuilder& builder, std::uint32_t kernel, const Attent
   const std::int64_t reach = reach_of(attention, builder.sbuf_bytes(), work);
   if (reach == 0) return false;
   for (const Together& together :
-       Forward(kernel, attention, work, reach, transposed).heads_together()) {
-    Phase phase = Forward(kernel, attention, work, reach, transposed).run_together(together);
+       Forward(kernel, attention, work, reach, builder.core()).heads_together()) {
+    Phase phase = Forward(kernel, attention, work, reach, builder.core()).run_together(together);
     if (phase.sbuf_bytes() <= builder.sbuf_bytes()) return builder.append(std::move(phase)), true;
   }
-  builder.append(Forward(kernel, attention, work, reach, transposed).run());
+  builder.append(Forward(kernel, attention, work, reach, builder.core()).run());
   return true;
 }
 
