@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "analysis/accuracy/dma_rows.h"
+#include "analysis/accuracy/interval_rows.h"
 #include "analysis/collectives/collective_sweep.h"
 #include "device/kernels/kernel.h"
 #include "sim/config/load_system.h"
@@ -21,13 +22,16 @@ std::map<std::string, std::int64_t> read_sizes(const YamlMap& sizes) {
 
 }  // namespace
 
-void Evaluator::use_machine(const std::string& instance, int nodes, int logical_core_size) {
-  const std::string machine = fmt::format("{}/{}/{}", instance, nodes, logical_core_size);
+void Evaluator::use_machine(const std::string& instance, int nodes, int logical_core_size,
+                            bool single_instructions) {
+  const std::string machine =
+      fmt::format("{}/{}/{}/{}", instance, nodes, logical_core_size, single_instructions);
   if (machine == machine_) return;
   sim::LoadOptions options;
   options.nodes = nodes;
   options.calibrated = calibrated_;
   options.overrides = overrides_;
+  options.instruction_traces = single_instructions;
   if (logical_core_size > 0) options.logical_core_size = logical_core_size;
   simulator_.reset();  // one at a time
   system_ = sim::load_system(instance, options);
@@ -37,6 +41,7 @@ void Evaluator::use_machine(const std::string& instance, int nodes, int logical_
 
 double Evaluator::time_us(const std::string& subject, const PublishedRow& row) {
   if (subject == "dma") return dma_us(row);
+  if (subject == "intervals") return interval_us(row);
   return subject == "kernels" ? kernel_us(row) : collective_us(row);
 }
 
@@ -45,6 +50,13 @@ double Evaluator::dma_us(const PublishedRow& row) {
   const std::optional<double> time = dma_row_us(row, system_, *simulator_);
   row.spec.reject_unknown();
   return time.value_or(0);
+}
+
+double Evaluator::interval_us(const PublishedRow& row) {
+  use_machine(row.instance, 1, 1, true);
+  const double time = interval_row_us(row, system_, *simulator_);
+  row.spec.reject_unknown();
+  return time;
 }
 
 double Evaluator::kernel_us(const PublishedRow& row) {

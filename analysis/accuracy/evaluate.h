@@ -17,16 +17,19 @@ class Evaluator {
   Evaluator(std::vector<std::string> overrides, bool calibrated)
       : overrides_(std::move(overrides)), calibrated_(calibrated) {}
 
-  /// Microseconds of a row of `subject` ("kernels", "dma", "collectives"). Mistakes in the row's
-  /// keys collect in its document.
+  /// Microseconds of a row of `subject` ("kernels", "dma", "collectives", "intervals"). Mistakes in
+  /// the row's keys collect in its document.
   [[nodiscard]] double time_us(const std::string& subject, const PublishedRow& row);
 
  private:
   double kernel_us(const PublishedRow& row);
   double dma_us(const PublishedRow& row);
+  double interval_us(const PublishedRow& row);
   double collective_us(const PublishedRow& row);
   /// Loads the machine unless it is the current one. `logical_core_size` 0: the instance's default.
-  void use_machine(const std::string& instance, int nodes, int logical_core_size);
+  /// `single_instructions`: with the numbers of the section `instruction_traces`.
+  void use_machine(const std::string& instance, int nodes, int logical_core_size,
+                   bool single_instructions = false);
 
   std::vector<std::string> overrides_;
   bool calibrated_;

@@ -193,10 +193,10 @@ void add_accuracy(CLI::App& app, int& exit_code) {
       "accuracy", "how far the model is from published measurements, row by row, worst first");
   auto options = std::make_shared<AccuracyOptions>();
   verb->add_option("subject", options->subject,
-                   "kernels, dma, collectives, training, memory or instructions")
+                   "kernels, dma, collectives, training, memory, instructions or intervals")
       ->required()
-      ->check(
-          CLI::IsMember({"kernels", "dma", "collectives", "training", "memory", "instructions"}));
+      ->check(CLI::IsMember(
+          {"kernels", "dma", "collectives", "training", "memory", "instructions", "intervals"}));
   verb->add_option("folder", options->folder,
                    "instructions: a folder of neuron-profile's JSON (*.json, *.json.xz); default: "
                    "benchmarks/published/profiles")
@@ -242,7 +242,8 @@ void add_accuracy(CLI::App& app, int& exit_code) {
       "  trellis accuracy memory: published runs that fitted or were out of memory, each run by "
       "`trellis memory`\n"
       "  trellis accuracy instructions profiles/: instruction traces, replayed as `trellis isa "
-      "replay` does");
+      "replay` does\n"
+      "  trellis accuracy intervals: from one instruction to the next of its kind");
   verb->callback([options, &exit_code] { exit_code = run(*options); });
 }
 

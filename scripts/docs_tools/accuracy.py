@@ -184,6 +184,7 @@ def kernel_fields(record):
         errors_row("`kernels`: matrix products on Trn1 and Trn2", products),
         errors_row("`kernels`: attention, norms, element-wise, third-party kernels", others),
         errors_row("`dma`: payload curves, timelines, rates", dma),
+        errors_row("`intervals`: 25 instructions of Trn1", record["intervals"]["rows"]),
         errors_row("`collectives` from 1 MiB, Trn1 and Trn2, 2 to 64 ranks", large),
         errors_row("`collectives` below 1 MiB", small),
     ]

@@ -39,6 +39,11 @@ TensorEngineConfig read_tensor(ParameterReader r) {
   c.wait_time = r.read_new<Picoseconds>("wait_time", {});
   c.fp32_overhead_cycles = r.read_new<double>("fp32_overhead_cycles", c.overhead_cycles);
   c.fp32_stationary_passes = r.read_new<double>("fp32_stationary_passes", c.fp32_passes);
+  c.fp8_passes = r.read_new<double>("fp8_passes", 1);
+  c.few_rows_passes = r.read_new<double>("few_rows_passes", 0);
+  c.few_columns_passes = r.read_new<double>("few_columns_passes", 0);
+  c.activity_limit = r.read_new<double>("activity_limit", 1);
+  c.activity_burst = r.read_new<Picoseconds>("activity_burst", {});
   r.reject_unknown();
   return c;
 }
@@ -117,6 +122,7 @@ DmaConfig read_dma(ParameterReader r) {
   c.hardware_generators = r.read<int>("hardware_generators");
   c.hardware_generation = r.read<Picoseconds>("hardware_generation");
   c.software_generation = r.read<Picoseconds>("software_generation");
+  c.software_descriptor = r.read_new<Picoseconds>("software_descriptor", {});
   c.packet = r.read<Bytes>("packet");
   c.collective_packet = r.read<Bytes>("collective_packet");
   c.packet_descriptors = r.read<int>("packet_descriptors");

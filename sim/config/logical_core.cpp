@@ -26,8 +26,10 @@ CoreConfig to_logical_core(const CoreConfig& physical, int size) {
   core.dma.hardware_generation = Picoseconds(core.dma.hardware_generation.value / size);
   core.dma.software_generation = Picoseconds(core.dma.software_generation.value / size);
   core.dma.hardware_trigger = Picoseconds(core.dma.hardware_trigger.value / size);
+  core.dma.software_descriptor = Picoseconds(core.dma.software_descriptor.value / size);
   core.dma.software_next = Picoseconds(core.dma.software_next.value / size);
   core.dma.software_trigger = Picoseconds(core.dma.software_trigger.value / size);
+  core.dma.generated_backlog = core.dma.generated_backlog * size;
   core.dma.generated_drain = core.dma.generated_drain * factor;
   core.control_time = Picoseconds(core.control_time.value / size);
   core.tensor.fill_time = Picoseconds(core.tensor.fill_time.value / size);

@@ -26,7 +26,8 @@ struct Parameter {
   std::string source;
   Evidence evidence = Evidence::kEstimated;
   std::string range;         ///< estimated ones: plausible range, "" otherwise
-  bool from_traces = false;  ///< of the section `instruction_traces`
+  bool from_traces = false;  ///< read off instruction traces: its source says so, or it is of the
+                             ///< section `instruction_traces`
 };
 
 struct EngineConfig {
@@ -88,6 +89,13 @@ struct TensorEngineConfig {
   Picoseconds wait_time;  ///< a semaphore reaches this engine so much later than others
   double fp32_overhead_cycles = 0;    ///< overhead_cycles of fp32 instructions
   double fp32_stationary_passes = 0;  ///< of a load of fp32 weights, both halves
+  // Read off intervals of instructions (benchmarks/published/intervals.yaml).
+  double fp8_passes = 1;
+  double few_rows_passes = 0;     ///< more passes as rows of K get fewer: all of them at none; not
+                                  ///< of fp32
+  double few_columns_passes = 0;  ///< the same for columns of the weights
+  double activity_limit = 1;      ///< share of the time that the array may work
+  Picoseconds activity_burst;     ///< after a pause it works as long without a limit
 };
 
 struct DmaConfig {
@@ -106,7 +114,8 @@ struct DmaConfig {
   Picoseconds completion_latency;   ///< last data → semaphore visible
   int hardware_generators = 0;      ///< Sync's and Scalar's, or none
   Picoseconds hardware_generation;  ///< a generator is busy for this long per transfer
-  Picoseconds software_generation;  ///< GpSimd is
+  Picoseconds software_generation;  ///< GpSimd is, or for `software_descriptor` each, if longer
+  Picoseconds software_descriptor;
   // Read off instruction traces: transfers whose descriptors are generated.
   Picoseconds hardware_trigger;  ///< trigger_time of these; the generator then adds nothing
   Picoseconds hardware_load_latency, hardware_store_latency;  ///< fixed_latency, to and from SBUF

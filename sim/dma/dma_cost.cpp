@@ -162,6 +162,15 @@ DmaDescriptors resolve_descriptors(const Instruction& i, Engine issuer, const Dm
                                                           : DmaDescriptors::kStatic;
 }
 
+namespace {
+
+/// Software makes descriptors one by one.
+Picoseconds generation(Picoseconds least, const DmaTransfer& t, const DmaConfig& dma) {
+  return std::max(least, Picoseconds(dma.software_descriptor.value * t.descriptors));
+}
+
+}  // namespace
+
 DmaTransfer dma_transfer(const Instruction& i, Engine issuer, const isa::Program& program,
                          const DmaConfig& dma, const isa::Limits& limits) {
   const DmaDescriptors descriptors = resolve_descriptors(i, issuer, dma);
@@ -170,7 +179,7 @@ DmaTransfer dma_transfer(const Instruction& i, Engine issuer, const isa::Program
   t.completion = dma.generated_completion;
   switch (descriptors) {
     case DmaDescriptors::kSoftware:
-      t.preparation = dma.software_generation;
+      t.preparation = generation(dma.software_generation, t, dma);
       t.trigger = dma.software_trigger;
       t.latency = store ? dma.software_store_latency : dma.software_load_latency;
       break;
@@ -188,7 +197,7 @@ DmaTransfer dma_transfer(const Instruction& i, Engine issuer, const isa::Program
 }
 
 void follow_software(DmaTransfer& transfer, const DmaConfig& dma) {
-  transfer.preparation = dma.software_next;
+  transfer.preparation = generation(dma.software_next, transfer, dma);
 }
 
 }  // namespace trellis::sim

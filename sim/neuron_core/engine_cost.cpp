@@ -28,6 +28,14 @@ double array_passes(DType dtype, const TensorEngineConfig& tensor, bool transpos
   return transpose ? tensor.fp32_transpose_passes : tensor.fp32_passes;
 }
 
+/// What products of bf16 and fp8 take longer than those of full tiles of bf16.
+double narrow_passes(const Instruction& i, const TensorEngineConfig& tensor) {
+  if (is_four_byte(i.src0.dtype)) return 1;
+  const double rows = i.src0.num_partitions / 128.0, columns = i.dst.num_partitions / 128.0;
+  return (isa::is_fp8(i.src0.dtype) ? tensor.fp8_passes : 1) *
+         (1 + tensor.few_rows_passes * (1 - rows) + tensor.few_columns_passes * (1 - columns));
+}
+
 /// Columns of the weights: in double-row mode two rows of them lie side by side in a partition.
 double weight_columns(const Instruction& load) {
   const auto elements = static_cast<double>(load.src0.elements_per_partition());
@@ -62,7 +70,8 @@ EngineCost tensor_cost(const Instruction& i, const TensorEngineConfig& tensor) {
     cycles *= tensor.transpose_interval;
   } else {
     cycles = std::max<double>(static_cast<double>(i.dst.elements_per_partition()),
-                              std::min<double>(tensor.min_cycles, i.dst.num_partitions));
+                              std::min<double>(tensor.min_cycles, i.dst.num_partitions)) *
+             narrow_passes(i, tensor);
   }
   // An fp32 matmul is two instructions ("LO_HI"), unless these are written.
   const bool fp32 = is_four_byte(i.src0.dtype);

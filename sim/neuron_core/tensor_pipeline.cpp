@@ -8,6 +8,9 @@ namespace trellis::sim {
 void TensorPipeline::configure(const TensorEngineConfig& config) {
   ramp_time_ = config.ramp_start < 1 ? config.ramp_time.value : 0;
   ramp_start_ = config.ramp_start;
+  limit_ = config.activity_limit;
+  most_credit_ =
+      static_cast<std::int64_t>((1 - limit_) * static_cast<double>(config.activity_burst.value));
   fill_ = config.fill_time.value;
   window_ = config.clock_window.value;
   up_ = config.clock_up * static_cast<double>(window_);
@@ -18,6 +21,7 @@ void TensorPipeline::reset(std::int64_t now, std::int64_t grid) {
   window_end_ = now + (window_ > 0 ? window_ + (grid % window_ - window_) % window_ : 0);
   window_work_ = 0;
   high_ = false;
+  credit_ = most_credit_;
   iteration_.fill(now);
   array_free_ = now;
   shadow_ready_ = now;
@@ -42,11 +46,27 @@ TensorPipeline::Slot TensorPipeline::stream(std::int64_t issue, std::int64_t dur
   const std::int64_t begin = std::max({issue + fill_, array_free_, shadow_ready_});
   if (window_ > 0) {
     array_free_ = clocked_end(begin, duration, overhead);
+  } else if (limit_ < 1) {
+    array_free_ = limited_end(begin, duration);
   } else {
     array_free_ = ramped_end(begin, duration);
     if (ramp_time_ > 0) note_busy(begin, array_free_);
   }
   return {begin, array_free_, begin - fill_};
+}
+
+std::int64_t TensorPipeline::limited_end(std::int64_t begin, std::int64_t duration) {
+  const auto pause = static_cast<double>(begin - array_free_);
+  const auto work = static_cast<double>(duration);
+  const double credit =
+      std::min(static_cast<double>(credit_) + limit_ * pause, static_cast<double>(most_credit_));
+  const double unlimited = credit / (1 - limit_);
+  if (work <= unlimited) {
+    credit_ = static_cast<std::int64_t>(credit - (1 - limit_) * work);
+    return begin + duration;
+  }
+  credit_ = 0;
+  return begin + static_cast<std::int64_t>(std::ceil(unlimited + (work - unlimited) / limit_));
 }
 
 /// `part`: of a whole window, which it lasted.
@@ -130,7 +150,8 @@ std::int64_t TensorPipeline::busy_before(std::int64_t now) {
 }
 
 void TensorPipeline::append_state(std::vector<std::int64_t>& out, std::int64_t now) const {
-  out.push_back(std::max(array_free_ - now, -ramp_time_));
+  out.push_back(std::max(array_free_ - now, -std::max(ramp_time_, 2 * most_credit_)));
+  out.push_back(credit_);
   out.push_back(std::max<std::int64_t>(shadow_ready_ - now, 0));
   out.push_back(std::max(phase_start_ - now, -ramp_time_));
   if (window_ > 0) {

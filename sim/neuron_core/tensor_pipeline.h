@@ -29,6 +29,9 @@ namespace trellis::sim {
 ///
 /// A cut window decides by what its part of the thresholds asks; less than half of one, nothing.
 ///
+/// On chips whose activity is limited the array may work for `activity_limit` of the time. A pause
+/// earns what lets it work without a limit, `activity_burst` at most.
+///
 /// On other chips with a dI/dt limiter the array starts a busy phase at `ramp_start` of its rate
 /// and reaches the full rate `ramp_time` later. When it has paused and was busy for less than half
 /// of the last `ramp_time`, the ramp starts over (Neuron Explorer glossary).
@@ -59,6 +62,7 @@ class TensorPipeline {
   };
 
   std::int64_t ramped_end(std::int64_t begin, std::int64_t work);
+  std::int64_t limited_end(std::int64_t begin, std::int64_t duration);
   std::int64_t clocked_end(std::int64_t begin, std::int64_t duration, std::int64_t overhead);
   /// Sets the clock's state for windows up to the one that holds `time`, where no work is left.
   void pass_windows(std::int64_t time);
@@ -70,6 +74,9 @@ class TensorPipeline {
 
   std::int64_t ramp_time_ = 0;
   double ramp_start_ = 1;
+  double limit_ = 1;              ///< share of the time at work
+  std::int64_t most_credit_ = 0;  ///< work above the limit that a pause earns at most
+  std::int64_t credit_ = 0;       ///< at array_free_
   std::int64_t fill_ = 0;
   std::int64_t window_ = 0;      ///< 0: the ramp
   double up_ = 0, down_ = 0;     ///< in full work of a window

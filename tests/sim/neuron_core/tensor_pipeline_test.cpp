@@ -176,6 +176,26 @@ TEST(TensorPipeline, AClockInALoopIsPeriodic) {
   }
 }
 
+/// Trn1: 7/8 of the time, after 8 µs that a pause earned.
+TEST(TensorPipeline, LimitedActivityHasACreditThatPausesEarn) {
+  TensorEngineConfig c = without_ramp();
+  c.activity_limit = 0.875;
+  c.activity_burst = Picoseconds(8'000'000);
+  TensorPipeline p;
+  p.configure(c);
+  p.reset(0);
+  std::int64_t end = 0;
+  for (int i = 0; i < 80; ++i) end = p.stream(end, 100'000).end;
+  EXPECT_EQ(end, 8'000'000);  // the credit
+  EXPECT_EQ(p.stream(end, 7'000'000).end, 16'000'000);
+  // A pause of 7 µs would earn six times the credit; it holds 1 µs of work above the limit.
+  EXPECT_EQ(p.stream(23'000'000, 8'000'000).end, 31'000'000);
+  EXPECT_EQ(p.stream(31'000'000, 700'000).end, 31'800'000);
+  // At 87 % there is no limit.
+  for (std::int64_t i = 0; i < 1000; ++i)
+    EXPECT_EQ(p.stream(40'000'000 + i * 1'000'000, 870'000).end, 40'870'000 + i * 1'000'000);
+}
+
 /// Published (AGENT V0): 8,192 matmuls that wait for DMA in 8,602 µs keep TensorE active for 4,806
 /// µs: half the rate, and each its latency.
 TEST(TensorPipeline, StarvedMatmulsOfTrn2TakeTheirPublishedTime) {
@@ -190,7 +210,7 @@ TEST(TensorPipeline, StarvedMatmulsOfTrn2TakeTheirPublishedTime) {
   std::int64_t active = 0;
   for (std::int64_t i = 0; i < 8192; ++i) {
     const auto slot = p.stream(i * 1'050'000, work);
-    active += slot.end + latency - slot.begin;
+    active += slot.end + latency - slot.next_issue;  // the fill too
   }
   EXPECT_NEAR(static_cast<double>(active), 4806e6, 0.1 * 4806e6);
 }
