@@ -6,6 +6,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "sim/config/model_version.h"
+
 namespace trellis::analysis {
 namespace {
 
@@ -121,11 +123,10 @@ std::string accuracy_text(const std::string& subject, std::vector<ScoredRow> sco
 
 nlohmann::json accuracy_json(const std::string& subject, const std::vector<ScoredRow>& scored,
                              const std::vector<PublishedRow>& excluded) {
-  nlohmann::json out = {{"schema", "trellis.accuracy/1"},
-                        {"subject", subject},
-                        {"rows", nlohmann::json::array()},
-                        {"summaries", summaries_json(scored)},
-                        {"excluded", nlohmann::json::array()}};
+  nlohmann::json out = {
+      {"schema", "trellis.accuracy/1"},      {"subject", subject},
+      {"model", sim::kModelVersion},         {"rows", nlohmann::json::array()},
+      {"summaries", summaries_json(scored)}, {"excluded", nlohmann::json::array()}};
   for (const ScoredRow& each : scored) {
     out["rows"].push_back({{"id", each.row.id},
                            {"group", each.row.group},

@@ -330,6 +330,9 @@ void diff_machines(const json& before, const json& after, RunDiff& diff) {
   const json& a = before.at("machine");
   const json& b = after.at("machine");
   diff.slow = changes_of(slow_parts(a), slow_parts(b), "1");
+  // Reports of version 1 do not name it.
+  const auto model = [](const json& machine) { return machine.value("model", std::string("1")); };
+  if (model(a) != model(b)) diff.model = {"version of the model", model(a), model(b)};
   if (before.at("instance") != after.at("instance")) return;
   diff.hardware = changes_of(a.at("hardware"), b.at("hardware"), "absent");
 }

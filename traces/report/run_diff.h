@@ -58,6 +58,7 @@ struct RunDiff {
   double lowered_before = 1, lowered_after = 1;                ///< share of the FLOPs
   std::vector<SettingChange>
       slow;  ///< parts that are slower than their kind: "core:3", factors; "1": not slowed
+  std::optional<SettingChange> model;  ///< versions of the model that predicted them
   std::vector<SettingChange>
       hardware;  ///< numbers of the machine; empty between two instances, whose numbers all differ
   std::vector<SettingChange> settings;

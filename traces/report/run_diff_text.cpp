@@ -220,6 +220,10 @@ std::vector<std::string> root_causes(const RunDiff& diff) {
     causes.push_back(
         fmt::format("Root cause: {} {}: {} → {}", what, change.key, change.before, change.after));
   };
+  if (diff.model)
+    causes.push_back(fmt::format(
+        "Root cause: {}: {} → {}: its mechanisms and numbers moved (docs/model-versions.md)",
+        diff.model->key, diff.model->before, diff.model->after));
   for (const SettingChange& change : diff.slow)
     causes.push_back(fmt::format("Root cause: slowed part {}: {} → {} times as long", change.key,
                                  change.before, change.after));
@@ -312,6 +316,7 @@ json to_json(const RunDiff& diff) {
             {"estimated_before", diff.estimated_before},
             {"estimated_after", diff.estimated_after}}},
           {"slow", changes(diff.slow)},
+          {"model", changes(diff.model ? std::vector{*diff.model} : std::vector<SettingChange>{})},
           {"hardware", changes(diff.hardware)},
           {"settings", changes(diff.settings)},
           {"notes", diff.notes}};

@@ -16,6 +16,7 @@
 #include "traces/report/unused_cores.h"
 #include "base/error.h"
 #include "base/number_text.h"
+#include "sim/config/model_version.h"
 
 namespace trellis::analysis {
 
@@ -257,7 +258,8 @@ json run_report(const RunFacts& facts, const json& step_report, const json& memo
                  {"max_steps", facts.max_steps},
                  {"interrupted", facts.interrupted}};
   if (!facts.hardware.empty())
-    report["machine"] = {{"hardware", facts.hardware}, {"slow", facts.slow}};
+    report["machine"] = {
+        {"model", sim::kModelVersion}, {"hardware", facts.hardware}, {"slow", facts.slow}};
   if (facts.attempt > 1) report["attempt"] = facts.attempt;
   if (facts.first_loss) report["first_loss"] = *facts.first_loss;
   if (facts.last_loss) report["last_loss"] = *facts.last_loss;

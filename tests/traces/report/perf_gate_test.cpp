@@ -97,6 +97,19 @@ TEST(PerfGate, BeginsWithTheRootCauseAndJudgesOtherConfigurationsWhenAskedTo) {
   EXPECT_THAT(gate_text(allowed), HasSubstr("forward · model.layers.*.mlp · mm (compute)"));
 }
 
+/// A baseline of before reports named their model is of version 1.
+TEST(PerfGate, NamesAnOlderModel) {
+  json before = report_of(99'000), after = report_of(100'000);
+  const json numbers = {{"core.dma.engine_rate", "20 GB/s"}};
+  before["machine"] = {{"hardware", numbers}, {"slow", json::array()}};
+  after["machine"] = {{"model", "2"}, {"hardware", numbers}, {"slow", json::array()}};
+  const GateResult older = gate(before, after);
+  EXPECT_THAT(gate_text(older), HasSubstr("Root cause: version of the model: 1 → 2"));
+  EXPECT_EQ(to_json(older).at("diff").at("model").at(0).at("before"), "1");
+  before["machine"]["model"] = "2";
+  EXPECT_THAT(gate_text(gate(before, after)), testing::Not(HasSubstr("version of the model")));
+}
+
 TEST(PerfGate, EachLimitIsACheckWithItsProblem) {
   const std::vector<GateCheck> checks = gate_checks(gate(report_of(99'000), report_of(120'000)));
   ASSERT_EQ(checks.size(), 3u);
