@@ -153,8 +153,11 @@ void Engine::start_dma(const ResolvedOp& op) {
   local_ += op.occupancy;
   local_ += queue.back_pressure(transfer, local_);
   note(triggered, local_);
+  // The instruction before it may still work: the engine is not busy twice.
+  const std::int64_t from = std::max(begin, unit_free_);
   unit_free_ = std::max(unit_free_, local_);
-  if (which_ != isa::Engine::kTensor) shared_.meter->record(track_, op.kernel, begin, local_);
+  if (which_ != isa::Engine::kTensor)
+    shared_.meter->record(track_, op.kernel, from, std::max(from, local_));
   DmaRequest request;
   request.transfer = &transfer;
   request.engine = which_;
@@ -198,6 +201,7 @@ void Engine::exchange(const DmaRequest& request, std::size_t queue) {
 
 void Engine::reach_barrier() {
   at_barrier_ = true;
+  local_ = std::max(local_, unit_free_);  // what was issued before it is done
   if (!peer_->at_barrier_) return;
   const std::int64_t time = std::max(local_, peer_->local_) + shared_.core_barrier;
   leave_barrier(time);
