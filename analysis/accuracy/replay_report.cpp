@@ -103,9 +103,8 @@ std::string constants_text(const Replay& replay) {
     return fmt::format("\nconstants: those of {}; none of them was read off instruction traces\n",
                        replay.instance);
   std::string out = fmt::format(
-      "\nconstants: those of {}, and {} that were read off instruction traces (section "
-      "instruction_traces of its file;\n`trellis kernel` and the compiled programs of `simulate` "
-      "do not use them):\n",
+      "\nconstants: those of {}; {} were read off instruction traces (those of its file's section "
+      "instruction_traces\nhold for replays only):\n",
       replay.instance, replay.constants.size());
   for (const auto& p : replay.constants) out += fmt::format("  {} = {}\n", p.key, p.value);
   return out;

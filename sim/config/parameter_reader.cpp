@@ -68,6 +68,7 @@ Parameter ParameterReader::describe(const std::string& key, const YamlMap& entry
   parameter.value = entry.raw("value");
   parameter.source = entry.required<std::string>("source");
   parameter.evidence = read_evidence(entry);
+  parameter.from_traces = parameter.source.starts_with("instruction traces:");
   parameter.range = entry.get<std::string>("range", "");
   const bool uncertain =
       parameter.evidence == Evidence::kEstimated || parameter.evidence == Evidence::kCalibrated;

@@ -85,7 +85,8 @@ double rate_of_square(std::int64_t size, bool lhs_transposed, bool rhs_transpose
 }
 
 /// Between the published sizes, at multiples of the array's 128: no size is far off the rate of its
-/// neighbours. Below 1,152 the rate bends more than that by itself.
+/// neighbours. Below 1,152 the rate bends more than that by itself. Plans are chosen by numbers of
+/// simulated products of Trn1, and the array's clock goes up in steps of 3.4 µs.
 TEST(Kernel, ProductsHaveNoJumps) {
   constexpr std::int64_t kFirst = 1152, kLast = 4608;
   const sim::SystemConfig system = machine("trn2.48xlarge");
@@ -95,7 +96,7 @@ TEST(Kernel, ProductsHaveNoJumps) {
     for (std::int64_t size = kFirst; size <= kLast; size += 128)
       rates.push_back(rate_of_square(size, lhs, rhs, system, simulator));
     for (std::size_t i = 1; i + 1 < rates.size(); ++i) {
-      EXPECT_NEAR(rates[i] / ((rates[i - 1] + rates[i + 1]) / 2), 1, 0.03)
+      EXPECT_NEAR(rates[i] / ((rates[i - 1] + rates[i + 1]) / 2), 1, 0.04)
           << kFirst + 128 * static_cast<std::int64_t>(i) << ", lhs_transposed " << lhs
           << ", rhs_transposed " << rhs;
     }

@@ -52,7 +52,10 @@ TEST_F(PortsTest, EnginesOfV2ShareWholeMemories) {
 
 TEST_F(PortsTest, OnlyPerfModesOfV3NeedTheGpSimdBus) {
   use("trn2.48xlarge");
-  EXPECT_EQ(ports(Engine::kVector, sbuf_, sbuf_), 0u);
+  const AccessPattern words = tile(kSbufPort, DType::kInt32, 128, 64);
+  EXPECT_EQ(ports(Engine::kVector, words, words), 0u);
+  EXPECT_EQ(ports(Engine::kVector, sbuf_, psum_) & kSbufVectorGpSimd, 0u);
+  EXPECT_EQ(ports(Engine::kVector, sbuf_, sbuf_), kSbufVectorGpSimd);
   EXPECT_EQ(ports(Engine::kVector, bf16_, bf16_), kSbufVectorGpSimd);
   EXPECT_EQ(ports(Engine::kGpSimd, bf16_, bf16_), kSbufVectorGpSimd);
 }
