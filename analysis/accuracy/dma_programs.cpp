@@ -110,8 +110,8 @@ Program load_exp_store(int partitions, int columns, bool software) {
   p.buffers = {hbm("x", partitions * row, 0), hbm("out", partitions * row, 1),
                sbuf("in tile", row, 0), sbuf("out tile", row, row)};
   p.kernels = {{"load", 0, 0, false}, {"exp", 0, 0, false}, {"store", 0, 0, false}};
-  const DmaDescriptors descriptors =
-      software ? DmaDescriptors::kSoftware : DmaDescriptors::kDefault;
+  // A trigger of figure 3 takes 66 to 85 ns: one by hardware holds its engine 517 to 605.
+  const DmaDescriptors descriptors = software ? DmaDescriptors::kSoftware : DmaDescriptors::kStatic;
   Segment segment;
   Instruction load = then_post(dma(tile(2, DType::kBf16, partitions, columns),
                                    rows(0, DType::kBf16, partitions, columns), DmaQueue::kLoad, 0),
