@@ -5,10 +5,10 @@
 
 namespace trellis {
 
-/// What the program does at the moment, for people who wait. While one lives, a thread writes a
-/// line on stderr whenever nothing was written there for 1.5 s: the newest activity, its count and
-/// its seconds, "... judging layouts: 1200 of 13620 (4 s)". An empty text writes nothing: another
-/// library or program is at work, and writes for itself. May be made and used on any thread; each
+/// Reports what the program is doing to a user who waits. While one exists, a thread writes a line
+/// on stderr whenever nothing was written there for 1.5 s: the newest activity, its count and its
+/// seconds, "... judging layouts: 1200 of 13620 (4 s)". An empty text writes nothing: another
+/// library or program is at work and writes its own lines. May be made and used on any thread; each
 /// shared library has its own.
 class Activity {
  public:

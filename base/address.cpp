@@ -23,8 +23,8 @@ bool is_s3(std::string_view before) {
           std::isalnum(static_cast<unsigned char>(before[before.size() - 3])) == 0);
 }
 
-/// Of `rest`, what follows "://": how much of it names a user and a word. Bucket names have neither
-/// ':' nor '@'; a secret may hold a '/' that no one encoded.
+/// Length of the user name and password at the start of `rest`, the part of an address after "://".
+/// Bucket names have neither ':' nor '@'; a secret may hold a '/' that no one encoded.
 std::size_t keys_in_front(std::string_view rest, bool s3) {
   const std::string_view path = rest.substr(0, std::min(rest.find_first_of("?#"), rest.size()));
   const std::string_view host = path.substr(0, std::min(path.find('/'), path.size()));

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-/// What a text becomes before it is written where some characters have a meaning: one function per
+/// Escapes texts before they are written where some characters have a meaning: one function per
 /// kind of sink.
 namespace trellis {
 
@@ -20,7 +20,7 @@ namespace trellis {
 [[nodiscard]] std::string terminal_text(std::string_view text);
 /// A line with more of it is no longer read by anyone.
 inline constexpr std::size_t kMostShownBytes = std::size_t{16} << 10;
-/// Whether terminal_line() would escape something of it.
+/// True if terminal_line() would escape a part of it.
 [[nodiscard]] bool has_controls(std::string_view text);
 /// The offset of the first byte that belongs to no UTF-8 character; nullopt: there is none.
 [[nodiscard]] std::optional<std::size_t> find_no_utf8(std::string_view text);

@@ -5,8 +5,8 @@
 
 namespace trellis {
 
-/// What part of a training step a scope, a graph or a program belongs to. Scopes carry it as the
-/// text "phase=<name>"; anything else, such as "eval" or a user's own text, is kOther.
+/// The part of a training step that a scope, a graph or a program belongs to. Scopes carry it as
+/// the text "phase=<name>"; anything else, such as "eval" or a user's own text, is kOther.
 enum class TrainingPhase : std::uint8_t { kOther, kForward, kBackward, kOptimizer };
 
 inline constexpr std::string_view kForwardPhase = "forward", kBackwardPhase = "backward",

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
   throw ConfigError(path.string() + ": cannot write here: " + reason + "; choose another place");
 }
 
-/// What the name represents: renaming over a symbolic link would replace the link.
+/// The file that the path refers to: renaming over a symbolic link would replace the link.
 fs::path target_of(const fs::path& path) {
   std::error_code error;
   if (!fs::is_symlink(path, error)) return path;

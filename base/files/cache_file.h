@@ -33,7 +33,7 @@ struct MappedPayload {
 void write_cache_file(const std::filesystem::path& file, std::string_view schema,
                       const ContentHash& key, std::string_view payload);
 
-/// Whether write_cache_file made `file`, by its type and first bytes: only such files may be
+/// True if write_cache_file made `file`, judged by its type and first bytes: only such files may be
 /// removed to free space.
 [[nodiscard]] bool is_cache_file(const std::filesystem::path& file);
 

@@ -22,7 +22,8 @@ static_assert(std::atomic<Slot>::is_always_lock_free);
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
 std::array<struct sigaction, kSignals.size()> handlers_before{};
 
-/// What was to happen before happens when this returns: the signal is pending until then.
+/// Signal handler: removes the partial files, then restores the previous handler and raises the
+/// signal again. The signal is pending until this function returns; the previous handler runs then.
 void remove_and_end(int signal) {
   for (const Name& name : partial_names) {
     if (name.state == Slot::kNamed) ::unlink(name.path.data());

@@ -21,7 +21,7 @@ namespace trellis {
 
 namespace {
 
-/// Whether the variable says which process of a job this is, or where the others are.
+/// True if the variable identifies this process within a job, or gives the address of the others.
 bool is_of_a_launcher(std::string_view variable) {
   constexpr std::array<std::string_view, 14> kBeginnings{
       "RANK=", "WORLD_SIZE=",  "LOCAL_RANK=",  "LOCAL_WORLD_SIZE=",    "GROUP_RANK=",

@@ -49,7 +49,7 @@ void offer_group(HostMemory& least, const fs::path& group, const char* limit, co
   offer(least, *most - *used + clean, std::string(limit) + " of the cgroup");
 }
 
-/// Of the process's group and of those around it: each limits it.
+/// Applies the limits of the process's cgroup and of all cgroups around it.
 void offer_groups(HostMemory& least, const fs::path& root) {
   std::ifstream in(root / "proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {  // "hierarchy:controllers:/path"

@@ -6,7 +6,7 @@
 
 namespace trellis {
 
-/// What this process may still allocate, and which limit says so.
+/// The memory that this process may still allocate, and the limit that sets it.
 struct HostMemory {
   std::int64_t available_bytes = 0;
   /// "MemAvailable of /proc/meminfo", "memory.max of the cgroup", "RLIMIT_AS (ulimit -v)"

@@ -23,7 +23,7 @@ struct Launch {
 using Environment = std::function<std::string(const std::string& name)>;
 [[nodiscard]] std::string process_environment(const std::string& name);
 
-/// What the variables of a launcher say:
+/// Reads the environment variables of a launcher:
 ///
 ///   torchrun     RANK WORLD_SIZE MASTER_ADDR MASTER_PORT (PyTorch, "torchrun")
 ///   Slurm        SLURM_PROCID SLURM_STEP_NUM_TASKS; MASTER_ADDR, or the first host of

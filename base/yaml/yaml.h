@@ -34,8 +34,9 @@ class YamlMap {
 
   [[nodiscard]] bool has(const std::string& key) const;  ///< does not make the key known
   [[nodiscard]] bool is_map(const std::string& key) const;
-  /// Whether a reference that cannot be resolved is there, or around it: a problem already, and
-  /// what is missing for it is none.
+  /// True if the value of `key`, or a mapping around it, is a reference that could not be resolved.
+  /// That is reported as a problem already, so what is missing because of it is not another
+  /// problem.
   [[nodiscard]] bool is_unresolved(const std::string& key) const;
   [[nodiscard]] YamlMap map(const std::string& key) const;  ///< absent: an empty map
   [[nodiscard]] std::vector<YamlMap> list_of_maps(const std::string& key) const;
@@ -86,7 +87,7 @@ class YamlSource {
  public:
   /// Throws as YamlDocument::load.
   static YamlSource load(const std::filesystem::path& file);
-  /// What YamlDocument::load of the same file gives with these overrides.
+  /// Returns what YamlDocument::load gives for the same file with these overrides.
   [[nodiscard]] YamlDocument with(const std::vector<std::string>& overrides) const;
 
  private:

@@ -42,7 +42,7 @@ std::string dotted(std::string path) {
   return path;
 }
 
-/// What comes after the last `_global_` begins at the top.
+/// The part of the joined path after the last `_global_`, which begins at the top.
 std::string below(const std::string& parent, const std::string& package) {
   if (package == "_here_" || package.empty()) return parent;
   const std::string joined = yaml::join_path(parent, package);
@@ -207,8 +207,8 @@ class Composer {
     }
   }
 
-  /// What chooses another option of a group counts wherever in a list it is; that of the outer
-  /// file first.
+  /// Records the entries that override the option of a group. They count wherever they are in a
+  /// list; those of the outer file come first.
   void note_overrides(const Node& list) {
     for (std::size_t i = 0; i < list.items.size(); ++i) {
       const Node& item = *list.items[i];
@@ -296,7 +296,7 @@ class Composer {
                                            ": put it there, or import the composed file, which "
                                            "`--cfg job` prints");
     say(Kind::kTaken, file.string());
-    // What follows is about the entries of that file.
+    // From here on the entries of that file are read.
     const std::string parent = std::exchange(parent_package_, place.package);
     const Place inner = {folder.lexically_normal().generic_string(),
                          entry.package ? below(place.package, package) : dotted(group)};
@@ -324,7 +324,7 @@ class Composer {
 
 }  // namespace
 
-/// What may make a document of several files.
+/// The class that may make a document of several files.
 class YamlComposition {
  public:
   static ComposedYaml make(const fs::path& file, const std::vector<std::string>& overrides,

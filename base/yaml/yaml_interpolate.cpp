@@ -51,8 +51,8 @@ NodePtr scalar(const Node& like, std::string text) {
   return node;
 }
 
-/// What is wrong with one interpolation; "": that was said already. Caught where its place is
-/// known.
+/// Thrown for a problem of one interpolation; "" if the problem was reported already. Caught where
+/// the place of the interpolation is known.
 struct BadReference {
   std::string text;
 };
