@@ -14,8 +14,8 @@ namespace {
 
 using Key = std::tuple<std::uint32_t, std::uint64_t, int, int>;
 
-/// Of groups that do the same at the same moment, the first that the job names: where a group has
-/// several representatives, each of them calls the communication of another group.
+/// Finds, among groups that do the same at the same moment, the first that the job names: where a
+/// group has several representatives, each of them calls the communication of another group.
 class FirstGroups {
  public:
   explicit FirstGroups(const ClusterJob& job) : job_(job) {}

@@ -10,7 +10,7 @@ namespace trellis::sim {
 [[nodiscard]] CollectiveTiming time_collective(const CommMachine& machine,
                                                const CollectiveRequest& request);
 
-/// What nccom-test multiplies the algorithm bandwidth with (SDK nccom-test.rst).
+/// The factor by which nccom-test multiplies the algorithm bandwidth (SDK nccom-test.rst).
 [[nodiscard]] double bus_factor(CollectiveKind kind, int members);
 
 }  // namespace trellis::sim

@@ -38,9 +38,10 @@ class CommMachine {
   [[nodiscard]] Picoseconds start() const { return start_; }
   /// Links have their rates already.
   [[nodiscard]] const SlowParts& slow() const { return slow_; }
-  /// Of a sum into memory by the DMA engines of one logical core: two reads, one write.
+  /// Rate of a sum into memory by the DMA engines of one logical core: two reads, one write.
   [[nodiscard]] BytesPerSecond reduce_rate() const { return reduce_rate_; }
-  /// Of one of a rank's four channels: its quarter of the DMA engines reads and writes every byte.
+  /// Rate of one of a rank's four channels: its quarter of the DMA engines reads and writes every
+  /// byte.
   [[nodiscard]] BytesPerSecond channel_rate() const { return channel_rate_; }
   [[nodiscard]] SelectionTable selection() const {
     return {costs_.single_step_max, costs_.mesh_max, costs_.rdh_max};

@@ -158,8 +158,8 @@ class Profiler {
     return cores_[static_cast<std::size_t>(line.members[member])];
   }
 
-  /// What a member sends to and gets from other domains. Returns the latency of a way out and a way
-  /// in.
+  /// Adds the transfers of a member to and from other domains. Returns the latency of a way out and
+  /// a way in.
   std::int64_t add_beyond(int member, std::int64_t sent, std::int64_t received, bool reduce) {
     const int core = cores_[static_cast<std::size_t>(member)];
     const Route out = machine_.topology().way_out(core), in = machine_.topology().way_in(core);

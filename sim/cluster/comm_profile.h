@@ -19,10 +19,11 @@ struct CommPhase {
   std::vector<Load> on_cores = {};  ///< those of them that computation on the same cores feels
 };
 
-/// What a communication asks of the machine. The stages of its plan follow each other. A stage
+/// The load of a communication on the machine. The stages of its plan follow each other. A stage
 /// takes the latency of its rounds (the slowest route, the messages of the busiest member one after
 /// the other), the time of its busiest resource, and the reduction of the last slice of two, which
-/// no transfer hides. Stages are cut or summed into a few phases, between which others can come in.
+/// no transfer hides. Stages are cut or summed into a few phases, between which other
+/// communications can start.
 struct CommProfile {
   std::vector<CommPhase> phases;
   std::int64_t wire_bytes = 0;  ///< over all links
@@ -35,8 +36,7 @@ struct PlanTraffic {
 };
 [[nodiscard]] PlanTraffic plan_traffic(const PlanOutline& outline);
 
-/// Of the domains that a group lies on, those whose resources count; the others are like one of
-/// them.
+/// The domains of a group whose resources count; each of the others is like one of them.
 struct KeptDomains {
   std::vector<int> of_member;  ///< the group's own numbers of its domains
   std::vector<bool> kept;      ///< by domain
@@ -60,7 +60,7 @@ struct CommShape {
   int element_bytes = 1;
 };
 
-/// What the selection table says.
+/// Looks the algorithm up in the selection table.
 [[nodiscard]] AlgorithmChoice choose_algorithm(const CommShape& shape, const CommMachine& machine);
 [[nodiscard]] CommProfile profile_comm(const CommShape& shape, const AlgorithmChoice& choice,
                                        const CommMachine& machine);

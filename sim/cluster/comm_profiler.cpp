@@ -44,7 +44,7 @@ std::int64_t pack(std::int64_t high, std::int64_t low) { return high << 32 | low
 // In place of a core.
 constexpr std::int64_t kNoCore = 0x7ffffffd, kReceives = 0x7ffffffe, kOnLine = 0x7fffffff;
 
-/// What of a plan the kept domains take part in; how long its rounds are stays as it is.
+/// The part of a plan in which the kept domains take part; the length of its rounds is unchanged.
 PlanTraffic part_of(const PlanTraffic& plan, const std::vector<int>& domain,
                     const std::vector<bool>& kept) {
   PlanTraffic result{{}, plan.ends_phase};

@@ -6,7 +6,7 @@
 namespace trellis::sim {
 namespace {
 
-/// What is asked of a resource: every phase of every profile that uses it, with its bytes.
+/// One use of a resource: a phase of a profile that uses it, with its bytes.
 struct Use {
   std::uint32_t phase = 0;  ///< counted through the profiles
   std::int64_t bytes = 0;

@@ -82,7 +82,7 @@ void refuse_without_way_around(std::string_view text, const SlowParts& slow,
   }
 }
 
-/// Whether none of it was named before.
+/// Adds the links that `name` names. Returns true if none of them was named before.
 bool add_link(std::string_view text, std::string_view name, std::string_view how,
               const Topology& topology, SlowParts& slow) {
   bool fresh = true;

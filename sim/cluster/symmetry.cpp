@@ -49,7 +49,7 @@ class Colouring {
     for (std::size_t rank = 0; rank < job.cores.size(); ++rank)
       ranks_.push_back(first_colour(static_cast<int>(rank)));
     for (const int rank : job.fold.representatives()) nodes_.insert(node_of(rank));
-    // What a slow part delays may lie anywhere.
+    // The work that a slow part delays may be on any instance.
     if (!machine.slow().empty()) {
       for (std::size_t rank = 0; rank < job.cores.size(); ++rank)
         nodes_.insert(node_of(static_cast<int>(rank)));

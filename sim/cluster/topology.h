@@ -12,7 +12,8 @@ namespace trellis::sim {
 
 using LinkId = std::int32_t;
 
-/// What a link joins. Every link has one direction; where two ends talk both ways there are two.
+/// The ends that a link connects. Every link has one direction; where two ends send both ways there
+/// are two.
 enum class LinkKind : std::uint8_t {
   kOnChip,       ///< core → core of its chip
   kNeuronLink,   ///< chip → neighbour of the torus
@@ -83,8 +84,8 @@ class Topology {
   [[nodiscard]] LinkId find_link(const std::string& name) const;
   /// Those of a torus between two chips, both ways; empty: they are no neighbours.
   [[nodiscard]] std::vector<LinkId> links_between(int chip, int other) const;
-  /// Whether messages of this link have another way when the links that are down carry none: that
-  /// is so in a torus only.
+  /// True if messages of this link have another route while the links that are down carry none:
+  /// that is so in a torus only.
   [[nodiscard]] bool has_way_around(LinkId id) const;
   /// A chip's PCIe link, which host transfers share with EFA.
   [[nodiscard]] LinkId host_link(int chip, bool to_host) const {

@@ -26,7 +26,7 @@ inline constexpr int kNumAlgorithms = 6;
 [[nodiscard]] Algorithm parse_algorithm(const std::string& text);
 [[nodiscard]] std::vector<std::string> algorithm_names();
 
-/// What runs: kHierarchical also says what its stages are.
+/// The algorithm of a collective. kHierarchical also names the algorithms of its stages.
 struct AlgorithmChoice {
   Algorithm algorithm = Algorithm::kRing;
   Algorithm inside = Algorithm::kRing, across = Algorithm::kRing;  ///< kHierarchical only

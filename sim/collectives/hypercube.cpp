@@ -75,8 +75,8 @@ void emit_halving_doubling_round(const Line& line, bool reduce, int round, int p
   }
 }
 
-/// What a side has gathered doubles with each axis, so its length follows from those of two sides
-/// with one axis less.
+/// The amount that a side has gathered doubles with each axis, so its length follows from those of
+/// two sides with one axis less.
 void add_halving_doubling_flows(const Line& line, bool reduce, std::vector<Flow>& flows) {
   const auto n = line.members.size();
   const int axes = hypercube_axes(line.size());

@@ -19,7 +19,7 @@ class Pairs {
   [[nodiscard]] const std::vector<Chunk>& pieces(int pair, int which) const {
     return line_.owned[wrapped(pair, count_) * 2 + static_cast<std::size_t>(which)];
   }
-  /// Of one member's pieces, and of both, what travels one way.
+  /// Elements of one member's pieces that travel one way; length(): of both members' pieces.
   [[nodiscard]] std::int64_t half(int pair, int which, int way) const {
     std::int64_t sum = 0;
     for (const Chunk& piece : pieces(pair, which)) sum += half_for(piece, way).length;

@@ -21,7 +21,7 @@ struct GroupLayout {
 
   [[nodiscard]] int members() const { return static_cast<int>(node.size()); }
   [[nodiscard]] int nodes() const;
-  /// Of one node; REQUIRES: members on one node.
+  /// Number of chips on the node. REQUIRES: all members on one node.
   [[nodiscard]] int chips() const;
   /// Members on each node when that is the same everywhere; 0 otherwise.
   [[nodiscard]] int members_per_node() const;

@@ -20,7 +20,7 @@ namespace trellis::sim {
 
 /// Ring algorithm. `elements`: all-reduce: the buffer; all-gather and reduce-scatter: the gathered
 /// size (members × shard). Sizes that do not divide by the members are split as evenly as possible.
-/// What each member holds, chunk m being part m of the buffer:
+/// Contents of each member's buffer, chunk m being part m of it:
 ///   all-gather: chunk m before, everything after · reduce-scatter:
 ///     everything before, the sum of chunk m (in its place) after
 ///   all-to-all: block j for member j before; after, in the second buffer, block i from member i.

@@ -78,7 +78,7 @@ struct DirectLine {
 };
 inline constexpr int kMaxWrittenDirect = 64;  ///< members; more are DirectLines
 
-/// What a stage asks of the machine, without its steps.
+/// The load of a stage on the machine, without its steps.
 struct StageTraffic {
   int rounds = 0;
   int messages = 0;       ///< that the busiest member issues per round, one after the other

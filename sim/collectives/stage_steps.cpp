@@ -70,9 +70,9 @@ void add_flows_of_alike(const Line& line, std::size_t begin, std::vector<Flow>& 
   }
 }
 
-/// What the busiest channel of a line carries, from the line's flows, flows[begin…]. A ring has one
-/// channel for each way; a KangaRing's passes everything on to the buddy, together with what goes
-/// to the next pair. Elsewhere a member's channels share all that it sends.
+/// The elements on the busiest channel of a line, from the line's flows, flows[begin…]. A ring has
+/// one channel for each way; a KangaRing's passes everything on to the buddy, together with what
+/// goes to the next pair. Elsewhere a member's channels share all that it sends.
 std::int64_t busiest_channel(const PlanStage& stage, const Line& line,
                              const std::vector<Flow>& flows, std::size_t begin) {
   if (stage.channels == 0) return 0;

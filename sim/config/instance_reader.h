@@ -7,7 +7,7 @@
 
 namespace trellis::sim {
 
-/// What all instances of a generation share.
+/// Interconnect numbers that all instances of a generation share.
 struct Interconnect {
   LinkConfig on_chip;
   double neuron_link_efficiency = 1;  ///< what a transfer gets of a link's rate

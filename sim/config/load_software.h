@@ -12,8 +12,8 @@ struct Parameter;
 
 /// Those of sim/configs/software, by name.
 [[nodiscard]] const std::vector<SoftwareStack>& software_stacks();
-/// Of the value of a key `software`: none, STACK or STACK@RELEASE. Throws ConfigError, with the
-/// known names, for others.
+/// The stack that the value of a key `software` names: none, STACK or STACK@RELEASE. Throws
+/// ConfigError, with the known names, for others.
 [[nodiscard]] SoftwareStack software_stack(const std::string& software);
 
 /// The numbers of a stack at a release, which join `parameters`; neutral ones for "none".

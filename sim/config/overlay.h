@@ -19,7 +19,7 @@ inline constexpr std::size_t kMaxFitted = 8;
 /// there is none.
 [[nodiscard]] std::filesystem::path calibration_directory();
 
-/// What replaces numbers of a hardware file: the fitted ones of
+/// Replacements for numbers of a hardware file: the fitted ones of
 /// sim/config/calibration/<generation>.yaml and <software stack>.yaml, then the user's `key=value`.
 /// A key that no reader asks for is a problem, as is a file with more than kMaxFitted parameters.
 class Overlay {

@@ -14,7 +14,7 @@ inline constexpr const char* kNoSoftware = "none";
 /// begin so.
 inline constexpr const char* kSoftwarePrefix = "software.";
 
-/// What the host does in a training software's step, at one of its releases
+/// Costs on the host in a training step with one release of a training software
 /// (sim/configs/software).
 struct SoftwareConfig {
   std::string stack = kNoSoftware, release;
@@ -36,7 +36,7 @@ struct SoftwareConfig {
   }
 };
 
-/// What a release changed according to its documentation.
+/// One change that a release made according to its documentation.
 struct SoftwareChange {
   std::string what, source;
   std::string effect;  ///< on the numbers here

@@ -23,7 +23,7 @@ constexpr const char* kHostFile = "host";
 
 fs::path folder() { return config_directory() / "storage"; }
 
-/// What others are divided by: 0 is a problem. One that cannot be read is one already.
+/// Reads a divisor: 0 is a problem. A value that cannot be read is a problem already.
 template <typename T>
 T positive(ParameterReader& r, const YamlMap& map, const std::string& key) {
   const T value = r.read<T>(key);
@@ -52,7 +52,7 @@ bool read_scope(const YamlMap& root) {
   return word == "cluster";
 }
 
-/// What the file says of one instance type; all of them are checked.
+/// Reads the entry of one instance type; the entries of all others are checked too.
 void read_instances(const YamlMap& root, const std::string& instance, StorageConfig& c,
                     Overlay* overlay) {
   if (!root.has("instances")) return;

@@ -40,7 +40,7 @@ struct StorageConfig {
   [[nodiscard]] std::int64_t round_trips(std::int64_t bytes) const;
 };
 
-/// What saving and starting again cost on the host: sim/configs/storage/host.yaml.
+/// Costs on the host of saving and of starting again: sim/configs/storage/host.yaml.
 struct HostCosts {
   BytesPerSecond copy_rate;  ///< device memory to a buffer in host memory, all ranks of an instance
   double buffer_share = 0;   ///< of the host's memory that such buffers may take

@@ -47,7 +47,7 @@ struct EngineConfig {
   double pointer_cycles = 0;        ///< operand that is a column: its address is looked up first
 };
 
-/// What single instructions cost beyond their engine's rate, and which paths engines share.
+/// Costs of single instructions beyond their engine's rate, and the paths that engines share.
 struct InstructionCosts {
   bool vector_gpsimd_share_sbuf = true;  ///< false: only VectorE's perf modes borrow GpSimd's path
   bool vector_scalar_share_psum = true;  ///< false: they collide on equal banks only
@@ -169,8 +169,8 @@ struct CompilerRules {
                               ///< its way out of PSUM
 };
 
-/// What the compiler expects of plans between which it chooses. The simulated program decides how
-/// long a plan takes.
+/// The compiler's estimates when it chooses between plans. The simulated program decides how long a
+/// plan takes.
 struct PlanningConfig {
   Picoseconds product_time;  ///< of a matrix product, in addition to what is counted
   Picoseconds product_block_time, product_panel_time;
@@ -209,7 +209,7 @@ struct CoreConfig {
   isa::Limits limits;
 };
 
-/// What the chip's data sheet promises; for totals. Programs are judged by the cores' peaks, which
+/// Peak rates of the chip's data sheet; for totals. Programs are judged by the cores' peaks, which
 /// are 3 to 7 % lower, and DMA by its practical rate.
 struct ChipPeaks {
   FlopsPerSecond bf16, fp32;
@@ -308,7 +308,8 @@ struct CollectiveConfig {
       rdh_max;  ///< thresholds of the selection table (sim/collectives/selection.h)
 };
 
-/// What is slower than its kind, and how many times as long its work takes; all factors above 1.
+/// Parts that are slower than others of their kind, with the factor by which their work takes
+/// longer; all factors are above 1.
 struct SlowParts {
   std::map<int, double> cores;  ///< by logical core, counted through the cluster
   std::map<int, double> links;  ///< by number of the link
@@ -340,15 +341,15 @@ struct SystemConfig {
     return instance.chips * logical_cores_per_chip();
   }
   [[nodiscard]] int logical_cores() const { return nodes * logical_cores_per_node(); }
-  /// What a program of a micro-batch takes in a run of this cluster and software over what it takes
-  /// alone, and one of the optimizer.
+  /// Time of a micro-batch's program in a run of this cluster and software, divided by its time
+  /// alone. optimizer_stretch() is the same for a program of the optimizer.
   [[nodiscard]] double program_stretch() const {
     return optimizer_stretch() * software.execution_stretch;
   }
   [[nodiscard]] double optimizer_stretch() const {
     return nodes > 1 ? network.multi_node_stretch : 1;
   }
-  /// What the cores of one HBM stack share; one of them alone may use it all.
+  /// The bandwidth that the cores of one HBM stack share; one of them alone may use it all.
   [[nodiscard]] BytesPerSecond hbm_stack_bandwidth() const {
     return chip.hbm_bandwidth *
            (static_cast<double>(chip.cores_per_hbm_stack) / chip.physical_cores);

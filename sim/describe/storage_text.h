@@ -8,7 +8,8 @@
 
 namespace trellis::sim {
 
-/// What a storage gives to a rank, an instance and all of them, and every number with its source.
+/// Describes a storage: what it gives to a rank, an instance and all of them, and every number with
+/// its source.
 [[nodiscard]] std::string storage_text(const StorageConfig& storage, const SystemConfig& system);
 /// The same as a document's row.
 [[nodiscard]] nlohmann::json storage_json(const StorageConfig& storage);

@@ -18,7 +18,7 @@ struct Total {
 /// not published is left out.
 [[nodiscard]] std::vector<Total> totals(const SystemConfig& system);
 
-/// What one logical core has, in the unit that is named.
+/// One property of a logical core, in the unit that is named.
 struct CoreFigure {
   std::string key;
   double value = 0;

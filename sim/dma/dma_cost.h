@@ -42,7 +42,7 @@ struct DmaTransfer {
 /// The same right after another transfer by software, for which the issuing engine did not wait.
 void follow_software(DmaTransfer& transfer, const DmaConfig& dma);
 
-/// What kDefault represents on this core.
+/// Returns the descriptors of a transfer; kDefault is replaced by what it means on this core.
 [[nodiscard]] isa::DmaDescriptors resolve_descriptors(const isa::Instruction& instruction,
                                                       isa::Engine issuer, const DmaConfig& dma);
 

@@ -115,7 +115,7 @@ void check_result(const Instruction& i, const RuleContext& context, Violations& 
     out.push_back(fmt::format("dst has {} columns, src0 {}", columns, moving_columns(i)));
 }
 
-/// What the weights in the array demand of the moving operand and of the result.
+/// Checks the moving operand and the result against the weights in the array.
 void check_against_weights(const Instruction& i, const Instruction& load, const Limits& limits,
                            Violations& out) {
   const AccessPattern& weights = load.src0;

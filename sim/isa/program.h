@@ -102,7 +102,7 @@ struct Instruction {
   auto operator<=>(const Instruction&) const = default;
 };
 
-/// What a group of instructions represents: one graph node or a fused chain of them.
+/// The origin of a group of instructions: one graph node or a fused chain of them.
 struct Kernel {
   std::string name;        ///< e.g. "mm", "rms_norm", "fused[mul,add]"
   std::uint32_t node = 0;  ///< first graph node
@@ -118,8 +118,8 @@ struct CommPoint {
   auto operator<=>(const CommPoint&) const = default;
 };
 
-/// What the five engines do between two communication points. All engines and DMA queues are idle
-/// at both ends.
+/// Instructions of the five engines between two communication points. All engines and DMA queues
+/// are idle at both ends.
 struct Segment {
   std::array<std::vector<Instruction>, kNumEngines> queues;
   std::vector<CommPoint> then;  ///< in order, after the segment
@@ -138,7 +138,8 @@ struct Program {
   [[nodiscard]] std::int64_t instruction_count() const;  ///< as written, loops counted once
 };
 
-/// What a core can hold, address and execute; filled from the chip configuration.
+/// Capacities, address ranges and supported instructions of a core; filled from the chip
+/// configuration.
 struct Limits {
   int core_version =
       2;  ///< NeuronCore-v2, v3, v4: decides which opcodes, dtypes and modes exist (features.h)

@@ -12,7 +12,7 @@ namespace trellis::sim::isa {
 /// Partitions that share a scale of MX data; four packed values each make the group of 32.
 inline constexpr int kMxScaleRows = 8;
 
-/// What the rules for one instruction need to know about its surroundings.
+/// The surroundings of one instruction, as its rules need them.
 struct RuleContext {
   const Program& program;
   const Limits& limits;

@@ -15,7 +15,7 @@
 #include "sim/isa/program.h"
 #include "sim/job/rank_fold.h"
 
-/// What is given to the machine and what comes back: jobs of many ranks and their timings.
+/// Input and output of the machine: jobs of many ranks and their timings.
 namespace trellis::sim {
 
 /// Tracks of one core on a timeline: the engines, then the DMA queue groups.
@@ -127,7 +127,7 @@ struct ScheduleItem {
   bool after_read = false;  ///< kLaunch: the host first reads a value that the device computes
 };
 
-/// What all ranks do in one training step. ranks[i] is the order of the i-th simulated rank: of
+/// The work of all ranks in one training step. ranks[i] is the order of the i-th simulated rank: of
 /// rank i, or of the fold's i-th representative; groups and transfers name ranks of the world.
 /// Device work of a rank is sequential, communications run concurrently with it. A group of
 /// represented ranks communicates when their representatives do, and shares links with all groups
@@ -147,7 +147,7 @@ struct ClusterJob {
 [[nodiscard]] ClusterJob unfold(const ClusterJob& job, const RankFold& finer,
                                 std::vector<std::size_t>& sources);
 
-/// What work of a slow core takes.
+/// The duration of work on a slow core.
 [[nodiscard]] inline Picoseconds slowed(Picoseconds duration, double factor) {
   return factor == 1 ? duration
                      : Picoseconds(std::llround(static_cast<double>(duration.value) * factor));

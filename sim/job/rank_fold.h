@@ -40,7 +40,7 @@ class RankFold {
   [[nodiscard]] std::vector<std::vector<int>> equal_groups(const std::vector<int>& group,
                                                            const std::vector<int>& near,
                                                            Members members) const;
-  /// Whether `b` is one of the groups that do what `a` does at the same moment.
+  /// True if `b` is one of the groups that do what `a` does at the same moment.
   [[nodiscard]] bool are_equal(const std::vector<int>& a, const std::vector<int>& b,
                                Members members) const;
   auto operator<=>(const RankFold&) const = default;

@@ -14,8 +14,8 @@ namespace trellis::sim {
 class BusyMeter {
  public:
   void reset(std::int64_t now, std::size_t kernels);
-  /// Whether `finish` also lists every uninterrupted stretch of work. REQUIRES: no `repeat` while
-  /// it does.
+  /// Sets whether `finish` also lists every uninterrupted stretch of work. REQUIRES: no `repeat`
+  /// while it does.
   void keep_pieces(bool keep) { keep_pieces_ = keep; }
 
   /// REQUIRES: per track, begin ≥ the end of the last interval.
@@ -48,7 +48,7 @@ class BusyMeter {
     };
     std::vector<Slice> slices;  ///< [kernel - first_kernel][track]
   };
-  /// What has been counted up to `now`; slices of the kernels [first_kernel, end_kernel).
+  /// Reads the totals counted up to `now`; slices of the kernels [first_kernel, end_kernel).
   void read(Totals& totals, std::int64_t now, std::uint32_t first_kernel, std::uint32_t end_kernel);
   /// Counts `times` more repetitions, `period` long each, of what has happened since `since`; later
   /// reports are shifted by their time. REQUIRES: nothing since then but kernels that `since`

@@ -28,7 +28,7 @@ double array_passes(DType dtype, const TensorEngineConfig& tensor, bool transpos
   return transpose ? tensor.fp32_transpose_passes : tensor.fp32_passes;
 }
 
-/// What products of bf16 and fp8 take longer than those of full tiles of bf16.
+/// The factor by which products of bf16 and fp8 take longer than those of full tiles of bf16.
 double narrow_passes(const Instruction& i, const TensorEngineConfig& tensor) {
   if (is_four_byte(i.src0.dtype)) return 1;
   const double rows = i.src0.num_partitions / 128.0, columns = i.dst.num_partitions / 128.0;

@@ -8,11 +8,11 @@
 
 namespace trellis::sim {
 
-/// What one instruction costs on its engine: the engine takes the next independent instruction
-/// after `occupancy` (the array: and `overhead`, which only its full clock shows); the semaphores
-/// see the result `latency` later, and an instruction of the same engine that reads it begins
-/// `dependent_delay` after that. Formulas: NKI ISA pages (commit 1db4d74e) and architecture guides;
-/// README, "Timing rules of a core".
+/// The time that one instruction costs on its engine. The engine takes the next independent
+/// instruction after `occupancy` (the array: and `overhead`, which only its full clock shows); the
+/// semaphores see the result `latency` later, and an instruction of the same engine that reads it
+/// begins `dependent_delay` after that. Formulas: NKI ISA pages (commit 1db4d74e) and architecture
+/// guides; README, "Timing rules of a core".
 struct EngineCost {
   Picoseconds occupancy;
   Picoseconds latency;

@@ -5,8 +5,8 @@
 
 namespace trellis::sim {
 
-/// What decides how fast VectorE, ScalarE and GpSimd stream an instruction's operands.
-/// Per-partition columns next to them do not count.
+/// The properties that decide how fast VectorE, ScalarE and GpSimd stream an instruction's
+/// operands. Per-partition columns next to them do not count.
 struct OperandStream {
   double n = 1;              ///< elements per partition of the longest operand
   double widest_mode = 1;    ///< the widest perf mode that all dtypes allow

@@ -51,7 +51,7 @@ struct ResolvedOp {
   std::int64_t count = 0;  ///< kLoop
 };
 
-/// What lies between a kLoop and its kEndLoop.
+/// The instructions between a kLoop and its kEndLoop.
 struct LoopBody {
   std::uint32_t begin = 0;         ///< the kLoop's index in `ops`
   std::uint32_t first_kernel = 0;  ///< the kernels of the body lie in [first_kernel, last_kernel]

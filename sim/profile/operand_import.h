@@ -23,7 +23,7 @@ class OperandImport {
 
   OperandImport(isa::Program& program, const isa::Limits& limits);
 
-  /// Of an engine's instruction. `dtype`: where the text has none.
+  /// An operand of an engine's instruction. `dtype`: used where the text has none.
   [[nodiscard]] isa::AccessPattern on_chip(const OperandText& text, const std::string& key,
                                            std::int64_t partitions, isa::DType dtype,
                                            const Fail& fail) const;

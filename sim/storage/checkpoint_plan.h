@@ -8,8 +8,8 @@
 
 namespace trellis::sim {
 
-/// What one rank moves at a save and at a load. Bytes are those of tensors: what a file's container
-/// adds is less than a thousandth of them and not in it.
+/// The data that one rank moves at a save and at a load. Bytes are those of tensors: what a file's
+/// container adds is less than a thousandth of them and not included.
 struct RankFiles {
   std::vector<std::int64_t> files;  ///< bytes of each that it writes, in order
   std::int64_t tensors = 0;         ///< in them: each is copied separately

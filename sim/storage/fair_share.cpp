@@ -55,7 +55,7 @@ class Sharing {
     waiting_.erase(waiting_.begin(), first_later);
   }
 
-  /// What a flow of each node gets when nothing but its own and its node's limit holds it.
+  /// The rate of a flow on each node when nothing but its own limit and its node's limit holds it.
   [[nodiscard]] std::int64_t rate_in_node(int count) const {
     const std::int64_t node = limit_of(limits_.node);
     return std::max<std::int64_t>(1, std::min(limit_of(limits_.flow), node / count));

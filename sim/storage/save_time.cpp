@@ -16,7 +16,7 @@ namespace {
 // and user content, manifest and marks of completeness when they have ended.
 constexpr int kFilesBefore = 2, kFilesAfter = 4;
 
-/// Of a request: rates of sharing are whole numbers.
+/// Millionths of a request: rates of sharing are whole numbers.
 constexpr std::int64_t kMicro = 1'000'000;
 
 std::int64_t whole(BytesPerSecond rate) { return static_cast<std::int64_t>(rate.value); }
@@ -62,7 +62,8 @@ class Model {
     return times;
   }
 
-  /// What of a rank's files it copies off its own device, and what for others.
+  /// The bytes that a rank copies off its own device: its files without what it receives from
+  /// others, and what it copies for others.
   [[nodiscard]] std::vector<std::int64_t> copied_bytes() const {
     std::vector<std::int64_t> bytes(ranks());
     for (std::size_t rank = 0; rank < ranks(); ++rank) {
@@ -149,8 +150,8 @@ class Model {
     return Bytes(static_cast<std::int64_t>(memory * machine_.host.buffer_share));
   }
 
-  /// What of an asynchronous save's files a rank cannot copy before some are written. States of
-  /// others arrive whatever the cap.
+  /// The bytes of an asynchronous save's files that a rank cannot copy before some are written.
+  /// States of others arrive whatever the cap.
   [[nodiscard]] std::int64_t beyond_buffer(std::size_t rank) const {
     if (!plan_.asynchronous || received_[rank] > 0) return 0;
     return std::max<std::int64_t>(0, plan_.of(rank).bytes() - buffer_of(rank));
@@ -223,7 +224,7 @@ SaveTiming time_save(const CheckpointPlan& plan, const StorageMachine& machine) 
   const auto bytes = [&](std::size_t rank) { return plan.of(rank).bytes(); };
   const std::vector<std::int64_t> copied_bytes = model.copied_bytes(),
                                   copied_tensors = model.copied_tensors();
-  // Of a rank whose buffer is smaller than its files: until it is full the first time.
+  // Bytes that a rank has left when its buffer, smaller than its files, is full the first time.
   const auto beyond_buffer = [&](std::size_t rank) { return model.beyond_buffer(rank); };
   const std::vector<SharedTime> copied = model.copy(
       save.begun, [&](std::size_t rank) { return copied_bytes[rank]; },

@@ -22,7 +22,7 @@ struct StorageMachine {
   std::vector<int> cores;  ///< by rank: its logical core, counted through the cluster
 };
 
-/// Of one rank, from the begin of the save.
+/// Times of one rank, from the begin of the save.
 struct RankSave {
   Picoseconds copied;  ///< its states are in host memory
   Picoseconds write_start, written;
@@ -41,7 +41,7 @@ struct SaveTiming {
 };
 [[nodiscard]] SaveTiming time_save(const CheckpointPlan& plan, const StorageMachine& machine);
 
-/// What training waits for at each save when it computes for `interval` between two of them.
+/// The time that training waits at each save when it computes for `interval` between two of them.
 struct ExposedSave {
   Picoseconds previous;  ///< until the previous save is complete; asynchronous ones only
   Picoseconds own;       ///< the save itself, or its copy to the host

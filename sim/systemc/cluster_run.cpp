@@ -225,8 +225,8 @@ void ClusterRun::begin(std::uint32_t index) {
   network_.start(index, profile, std::max(comms_[index].ready, now_ps()) + machine_.start().value);
 }
 
-/// Of computation only cores with a simulated rank know: what others have to move is seen by the
-/// network alone.
+/// Computation matters on cores with a simulated rank only: the network alone sees what other cores
+/// have to move.
 void ClusterRun::make_profiles() {
   for (std::size_t c = 0; c < job_.comms.size(); ++c)
     profile_of_.push_back(checked_.canonical[c] == c ? &profile_of(job_.comms[c]) : nullptr);
@@ -361,8 +361,8 @@ std::string ClusterRun::describe_hang() const {
   return text.empty() ? text : "the job hangs: communications never meet" + text;
 }
 
-/// Of the instances that simulated ranks are on: what others carry concurrently with it is not
-/// played.
+/// Collects the links of instances with simulated ranks only: the concurrent traffic of other
+/// instances is not simulated.
 void ClusterRun::collect_links(ClusterTiming& timing) const {
   const std::vector<Network::Usage> usage = network_.usage();
   std::int64_t width = 1;

@@ -19,7 +19,7 @@ namespace trellis::sim {
 
 class DmaQueue;
 
-/// What the DMA queues of a core share.
+/// State that the DMA queues of a core share.
 struct DmaShared {
   DmaConfig config;
   DmaEngines engines;
@@ -86,7 +86,8 @@ class DmaQueue final : public sc_core::sc_module {
   /// has work.
   void await_turn();
   void sleep_until(std::int64_t time, const sc_core::sc_event* or_earlier = nullptr);
-  /// Of the queues that wake at one time, those of the first core and the lower tracks go first.
+  /// True if a queue that goes first wakes at the same time: of the queues that wake at one time,
+  /// those of the first core and those of lower tracks go first.
   [[nodiscard]] bool others_go_first() const;
   [[nodiscard]] int priority() const;
   [[nodiscard]] bool must_yield() const;

@@ -30,7 +30,7 @@ class LoopObserver {
   ~LoopObserver() = default;
 };
 
-/// What the engines of a core share.
+/// State that the engines of a core share.
 struct EngineShared {
   std::vector<Semaphore>* semaphores = nullptr;
   BusyMeter* meter = nullptr;

@@ -21,7 +21,7 @@ class RepeatingCore {
   /// The running totals, to be extrapolated.
   virtual void append_counters(std::vector<std::int64_t*>& out) = 0;
   [[nodiscard]] virtual BusyMeter& meter() = 0;
-  /// What it does from `now` on happens later by `time` than the clock will say.
+  /// Whatever it does from `now` on happens later by `time` than the clock shows.
   virtual void skip(std::int64_t now, std::int64_t time) = 0;
 
  protected:

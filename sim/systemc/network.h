@@ -63,7 +63,7 @@ class Network final : public sc_core::sc_module {
     Bytes bytes;
     const ByteHistory* history = nullptr;  ///< valid until the next run; empty for what is no link
   };
-  /// What has moved something, ascending.
+  /// The resources that have moved bytes, in ascending order.
   [[nodiscard]] std::vector<Usage> usage() const;
 
  private:
