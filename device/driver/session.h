@@ -76,13 +76,13 @@ class Session {
   nlohmann::json simulate_step(std::int64_t step);
   void write_trace(const std::filesystem::path& path, const std::string& format);
   nlohmann::json memory_report();
-  /// Of one rank, or (−1) of all together; schema trellis.portability/1.
+  /// Report of one rank, or (−1) of all together; schema trellis.portability/1.
   nlohmann::json portability_report(int rank = -1);
 
   // A job of several processes has a session in each (plugin.h: give_step, give_accounts). Texts
   // of another version of this program throw Error.
-  /// What these ranks did in the step that ended last, without the graphs that did not change since
-  /// it was given before.
+  /// The record of these ranks in the step that ended last, without the graphs that did not change
+  /// since it was given before.
   std::string give_step(const std::vector<int>& ranks);
   void take_step(std::string_view bytes);
   std::string give_accounts(const std::vector<int>& ranks);

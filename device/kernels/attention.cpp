@@ -78,7 +78,7 @@ void backward(GraphWriter& g, const KernelInput& in) {
          {g["grad_q"], g["grad_k"], g["grad_v"]}, scalars(in));
 }
 
-/// Of `products` matrix products over the pairs of a query and a key that it sees.
+/// FLOPs of `products` matrix products over the pairs of a query and a key that it sees.
 std::int64_t window_flops(const KernelInput& in, std::int64_t products) {
   const std::int64_t length = in.size("queries"), seen = std::min(in.size("window"), length),
                      pairs = seen * length - seen * (seen - 1) / 2;

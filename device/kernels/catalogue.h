@@ -13,8 +13,8 @@
 
 namespace trellis::device {
 
-/// What requests and reports call a dtype: the ISA's name; packed MX types, which the ISA names by
-/// how they lie in memory, by their format.
+/// The name of a dtype in requests and reports: the ISA's name; for packed MX types, which the ISA
+/// names by how they lie in memory, the name of their format.
 [[nodiscard]] std::string_view dtype_name(sim::isa::DType dtype);
 /// Inverse of `dtype_name`; nullopt for an unknown word.
 [[nodiscard]] std::optional<sim::isa::DType> parse_dtype(std::string_view word);
@@ -24,7 +24,7 @@ namespace trellis::device {
 /// The request with every default filled in. Throws ConfigError with all problems of it, one per
 /// line.
 [[nodiscard]] KernelRequest complete(const KernelRequest& request, const sim::SystemConfig& system);
-/// What each core does: one request, or two over halves. REQUIRES: complete.
+/// One request per core: the request itself, or two over halves of it. REQUIRES: complete.
 [[nodiscard]] std::vector<KernelRequest> split_over_cores(const KernelRequest& request);
 [[nodiscard]] std::vector<KernelOperand> kernel_operands(const KernelRequest& request,
                                                          const sim::SystemConfig& system);

@@ -22,7 +22,7 @@ struct KernelRequest {
   int cores = 1;  ///< physical cores that share the work: 1, or the 2 of one logical core
 };
 
-/// What can hold a kernel up.
+/// The resource that bounds a kernel's time.
 enum class KernelBound : std::uint8_t { kTensor, kVector, kScalar, kGpSimd, kDma, kHbm, kLaunch };
 [[nodiscard]] std::string_view name(KernelBound);
 

@@ -15,7 +15,8 @@
 namespace trellis::device {
 namespace {
 
-/// Of some types LibTorch has a guard although it has no kernels: those count no devices.
+/// Number of devices of a type. For some types LibTorch has a guard although it has no kernels:
+/// those count no devices.
 int count_of(c10::DeviceType type) {
   if (type == c10::DeviceType::CPU) return 1;
   const auto* guard = c10::impl::device_guard_impl_registry[static_cast<std::size_t>(type)].load();

@@ -12,7 +12,7 @@
 
 namespace trellis::device {
 
-/// What one rank's training steps took by the clock, and which phase of a step took how much. Of
+/// Measures one rank's training steps by the clock, and how much of a step each phase took. Used by
 /// the rank's own thread.
 class StepMeter {
  public:

@@ -61,7 +61,7 @@ bool same_layout(const c10::TensorImpl& a, const c10::TensorImpl& b) {
          same_numbers(a.strides(), b.strides());
 }
 
-/// Whether `alias` is what host_tensor() would make.
+/// True if `alias` is the tensor that host_tensor() would make.
 bool shows(const c10::TensorImpl& alias, const c10::TensorImpl& tensor,
            const c10::StorageImpl* storage, c10::DispatchKey key) {
   return alias.unsafe_storage().unsafeGetStorageImpl() == storage &&

@@ -48,7 +48,7 @@ std::int64_t choose_attention(const at::Tensor& query, const at::Tensor& key,
   const std::int64_t heads = grouped ? query.size(1) : 0;
   std::optional<at::Tensor> mask;
   if (attn_mask.has_value() && attn_mask->defined()) mask = cpu_shape(*attn_mask);
-  // Of a mode in Python (fake tensors) too: it does not know these tensors.
+  // Excludes the keys of a Python mode (fake tensors) too: it does not know these tensors.
   const c10::impl::ExcludeDispatchKeyGuard guard(
       c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
       c10::python_ks);

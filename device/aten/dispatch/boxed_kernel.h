@@ -27,7 +27,7 @@ class BoxedKernel final : public c10::OperatorKernel {
   const OpInfo info_;
 };
 
-/// What the kernels of this device leave to the layers above it.
+/// Dispatch keys that the kernels of this device leave to the layers above it.
 inline constexpr c10::DispatchKeySet kHandledAbove =
     c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 

@@ -80,7 +80,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
   return copy_from(self, dst, false);
 }
 
-/// What `item()` answers when there are no data: a loss, a norm or a "found no infinity" of 1 lets
+/// The result of `item()` when there are no data: a loss, a norm or a "found no infinity" of 1 lets
 /// a step go on.
 c10::Scalar shape_only_scalar(const at::Tensor& self, RankState& owner) {
   const Scope& scope = owner.recorder().current_scope();

@@ -69,8 +69,8 @@ std::tuple<Tensor, Tensor> rms_norm(const Tensor& input, c10::IntArrayRef normal
   return at::_fused_rms_norm(input, normalized_shape, weight, eps);
 }
 
-/// What autograd computes for the CPU's decomposition, operation by operation, so that both devices
-/// agree bit for bit: y = (x · r) · w with r = rsqrt(mean(x²) + ε).
+/// The computation of autograd for the CPU's decomposition, operation by operation, so that both
+/// devices agree bit for bit: y = (x · r) · w with r = rsqrt(mean(x²) + ε).
 std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad_out, const Tensor& input,
                                              c10::IntArrayRef normalized_shape, const Tensor& rstd,
                                              const OptionalTensor& weight,

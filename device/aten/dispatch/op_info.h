@@ -32,7 +32,7 @@ struct ArgInfo {
   std::string name;
 };
 
-/// What the boxed kernel needs to know about one operator, digested from its schema once.
+/// The properties of one operator that the boxed kernel needs, digested from its schema once.
 struct OpInfo {
   explicit OpInfo(const c10::OperatorHandle& op);
 

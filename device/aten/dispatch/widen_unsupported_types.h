@@ -12,8 +12,8 @@
 
 namespace trellis::device {
 
-/// Of the first argument whose type has one; nullptr: none. `stack` ends with the operator's
-/// arguments.
+/// The widening of the first argument whose type has one; nullptr: none. `stack` ends with the
+/// operator's arguments.
 [[nodiscard]] const Widening* widening_for(const OpInfo& info, const torch::jit::Stack& stack);
 
 /// One call in wider types.

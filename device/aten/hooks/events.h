@@ -11,8 +11,8 @@ namespace trellis::device::events {
 /// reached.
 void record(void** event, const c10::Stream& stream);
 void destroy(void* event) noexcept;
-/// What is issued to `stream` from now on starts, in simulated time, after the event. Both must be
-/// of one device.
+/// Work that is issued to `stream` from now on starts, in simulated time, after the event. Both
+/// must be of one device.
 void block(void* event, const c10::Stream& stream);
 /// The host waits until the event has happened.
 void synchronize(void* event);

@@ -9,7 +9,7 @@
 #include "device/aten/state/storage.h"
 #include "device/aten/state/streams.h"
 
-/// What LibTorch's device-independent code asks of a device: current device, streams, events,
+/// Hooks that LibTorch's device-independent code calls: current device, streams, events,
 /// generators, resizing. Kernels finish before they return: synchronising never blocks the host,
 /// but the simulated clock is notified.
 namespace trellis::device {

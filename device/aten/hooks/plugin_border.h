@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-/// What every library of device/plugin.h does at its border: no exception passes it.
+/// The border of every library that implements device/plugin.h: no exception passes it.
 namespace trellis::device {
 
 struct PluginError {
@@ -15,7 +15,7 @@ struct PluginError {
   std::string text;
 };
 
-/// Of the calling thread's last call.
+/// The error of the calling thread's last call.
 inline PluginError& plugin_error() {
   thread_local PluginError error;
   return error;

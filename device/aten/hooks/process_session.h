@@ -12,11 +12,11 @@ namespace trellis::device {
 /// every logical core that the environment shows, as many as LibTorch can index. Throws
 /// ConfigError.
 [[nodiscard]] SessionOptions parse_options(std::string_view json, SessionOptions otherwise = {});
-/// What the environment says of a machine (all of default_options() except for world_size).
+/// The machine that the environment describes (all of default_options() except for world_size).
 [[nodiscard]] SessionOptions options_of_environment();
-/// What a program gets that configures nothing: one trn2.48xlarge, or what the environment says
-/// (TRELLIS_INSTANCE, TRELLIS_NODES, TRELLIS_SHAPE_ONLY, TRELLIS_RECORD, NEURON_LOGICAL_NC_CONFIG,
-/// NEURON_RT_NUM_CORES, NEURON_RT_VISIBLE_CORES). Throws ConfigError.
+/// The options of a program that configures nothing: one trn2.48xlarge, or what the environment
+/// says (TRELLIS_INSTANCE, TRELLIS_NODES, TRELLIS_SHAPE_ONLY, TRELLIS_RECORD,
+/// NEURON_LOGICAL_NC_CONFIG, NEURON_RT_NUM_CORES, NEURON_RT_VISIBLE_CORES). Throws ConfigError.
 [[nodiscard]] SessionOptions default_options();
 
 /// Makes the devices of `options`. A session that was there ends; throws when tensors are alive on

@@ -16,8 +16,8 @@
 #include "device/aten/state/rank_state.h"
 #include "sim/config/load_system.h"
 
-/// What the Python package asks of the session: torch.ops.trellis.*. Documents are JSON texts with
-/// a "schema".
+/// Operators by which the Python package queries the session: torch.ops.trellis.*. Documents are
+/// JSON texts with a "schema".
 namespace trellis::device {
 namespace {
 
@@ -119,7 +119,7 @@ void take_accounts(const at::Tensor& bytes) {
   translated([&] { session().take_accounts(bytes_of(bytes)); });
 }
 
-/// What the Python package does until it says something else; "": nothing.
+/// Sets the activity of the Python package until the next call; "": none.
 void say_activity(const std::string& what) {
   static std::atomic<Activity*> under_way{
       nullptr};  // not destroyed at the end of the process: a fork has none of its threads

@@ -5,7 +5,7 @@
 #include "device/driver/reports/portability.h"
 #include "device/driver/timing/rank_clock.h"
 
-/// What Python asks about time: torch.ops.trellis.*.
+/// Operators by which Python reads simulated times: torch.ops.trellis.*.
 namespace trellis::device {
 namespace {
 

@@ -42,7 +42,7 @@ Tensor& nan_to_num_out(const Tensor& self, std::optional<double>, std::optional<
   return unary_out(self, out);
 }
 
-/// Of complex numbers the result is real.
+/// The result for complex numbers is real.
 Tensor& abs_out(const Tensor& self, Tensor& out) {
   at::TensorIteratorConfig()
       .add_output(out)

@@ -5,7 +5,7 @@
 
 namespace trellis::device {
 
-/// What shape-only mode does when the sizes of a result depend on data.
+/// Behaviour of shape-only mode when the sizes of a result depend on data.
 enum class ShapePolicy : std::uint8_t {
   kRefuse,     ///< an error that names the operator, its place and what to do instead
   kUpperBound  ///< everything is selected, nothing occurs twice: the largest result there can be,

@@ -6,11 +6,11 @@
 
 namespace trellis::device {
 
-/// What the calling thread is doing, for a program that announces no phases: inside autograd's
+/// The phase of the calling thread, for a program that announces no phases: inside autograd's
 /// engine `backward`, inside one of PyTorch's own optimizer scopes `optimizer`, else `forward`, or
-/// `eval` where gradients are off. The innermost of engine and optimizer counts, so that an
-/// optimizer stepped from a backward hook and a backward called by an optimizer's closure are what
-/// they are.
+/// `eval` where gradients are off. The innermost of engine and optimizer counts. So an optimizer
+/// stepped from a backward hook is `optimizer`, and a backward called by an optimizer's closure is
+/// `backward`.
 [[nodiscard]] AutoPhase phase_here();
 
 /// "Optimizer.step#AdamW.step" and "Optimizer.zero_grad#AdamW.zero_grad", as torch.optim names its

@@ -6,8 +6,8 @@
 
 #include "device/aten/state/rank_state.h"
 
-/// What a buffer is for, found out without the program's help: any LibTorch or Python training loop
-/// has AccumulateGrad nodes and optimizer steps.
+/// Finds out the purpose of a buffer without the program's help: any LibTorch or Python training
+/// loop has AccumulateGrad nodes and optimizer steps.
 namespace trellis::device {
 
 /// After an autograd node ran: AccumulateGrad's tensor is a parameter, and what it accumulated into

@@ -44,7 +44,7 @@ at::CPUGeneratorImpl& NumberStream::cpu() const {
   return *static_cast<at::CPUGeneratorImpl*>(cpu_.unsafeGetGeneratorImpl());
 }
 
-/// What the Mersenne twister does when its words are used up.
+/// Makes the next block, as the Mersenne twister does when its words are used up.
 void NumberStream::advance(Block& block) {
   constexpr std::size_t n = at::MERSENNE_STATE_N, m = at::MERSENNE_STATE_M;
   std::uint32_t* const w = block.words.data();
@@ -96,7 +96,7 @@ at::mt19937 NumberStream::engine_at(std::uint64_t word) {
   return engine;
 }
 
-/// What the CPU keeps when it makes a pair of normal numbers of the words before `word`.
+/// The number that the CPU keeps when it makes a pair of normal numbers of the words before `word`.
 std::optional<double> NumberStream::kept_after(std::uint64_t word) {
   if (word < kWordsOfAPair) return std::nullopt;
   at::CPUGeneratorImpl other;

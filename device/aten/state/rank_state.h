@@ -44,7 +44,7 @@ class RankState {
   [[nodiscard]] bool owned_by_this_thread() const;
   /// As owned_by_this_thread(), but a rank without an owner becomes the calling thread's.
   [[nodiscard]] bool claim();
-  /// Whether a running thread other than this one owns the rank.
+  /// True if a running thread other than this one owns the rank.
   [[nodiscard]] bool owned_elsewhere() const;
   /// Makes the calling thread the owner, whoever was before.
   void bind();
@@ -102,7 +102,8 @@ void configure_devices(const std::vector<DeviceRank>& ranks);
 /// Throws when configure_devices() would: device tensors are alive, or a running thread uses a
 /// rank.
 void check_no_tensor_alive();
-/// What makes the devices usable when a program uses one without having configured any.
+/// Sets the function that configures the devices when a program uses one without having configured
+/// any.
 void set_default_configuration(void (*configure)());
 
 [[nodiscard]] int device_count() noexcept;  ///< 0 before configure_devices()
@@ -111,7 +112,7 @@ void set_default_configuration(void (*configure)());
 /// Throws when the device was not configured or has no such index (names the valid ones), or in a
 /// process that was forked from one that had devices.
 RankState& rank_state(c10::DeviceIndex index);
-/// Whether this process was forked from one that had devices: rank_state() throws.
+/// True if this process was forked from one that had devices: rank_state() throws then.
 [[nodiscard]] bool in_forked_child() noexcept;
 
 /// Binds the calling thread to a rank and makes its device current. Ranks that it owned before stay

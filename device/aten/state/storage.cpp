@@ -92,7 +92,7 @@ class NeuronAllocator final : public c10::DeviceAllocator {
   }
   void resetAccumulatedStats(c10::DeviceIndex index) override { memory(index).reset_accumulated(); }
   void resetPeakStats(c10::DeviceIndex index) override { memory(index).reset_peak(); }
-  /// What is free could become a segment.
+  /// Returns free and total bytes. Free are all bytes that could become a segment.
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex index) override {
     const std::int64_t total = memory(index).capacity().value;
     return {static_cast<std::size_t>(total - memory(index).stats().all.reserved_bytes.current),

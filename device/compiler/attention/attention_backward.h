@@ -120,7 +120,7 @@ class Backward {
     SlidingWindow::Edge edge;
   };
   static constexpr std::size_t kInFlight = 3;
-  /// What the strips in flight work in.
+  /// Tiles in which the strips in flight work.
   struct Buffers {
     std::array<TileId, 2> scores{}, grads{}, shifted{}, transposed{};
     std::array<TileId, kInFlight> probabilities{}, grad{};
@@ -202,8 +202,8 @@ class Backward {
   };
   [[nodiscard]] Seen seen(std::int64_t distance) const;
 
-  /// Of one block of keys. Strips that together see every key once come first, so that they can
-  /// start every sum.
+  /// Strips of one block of keys. Strips that together see every key once come first, so that they
+  /// can start every sum.
   [[nodiscard]] std::vector<Strip> window_strips(const std::vector<Block>& all) const;
 
   [[nodiscard]] Strip window_strip(const Block& block, std::int64_t tile, bool starts,

@@ -88,7 +88,7 @@ class Forward {
     std::size_t slot = 0;  ///< which of the buffers below it uses
   };
   static constexpr std::size_t kInFlight = 4;
-  /// What the strips in flight work in.
+  /// Tiles in which the strips in flight work.
   struct Buffers {
     std::array<TileId, kInFlight> scores{}, probabilities{}, transposed{}, correction{};
     std::array<TileId, kInFlight> before{};
@@ -102,7 +102,7 @@ class Forward {
 
   static std::vector<HbmView> views(const Attention& a);
 
-  /// Of buffers that the next chunk of a window fills while this one is computed.
+  /// Depth of the buffers that the next chunk of a window fills while this one is computed.
   [[nodiscard]] int depth() const { return a_.window > 0 ? 2 : 1; }
   void load(const Rows& rows, const RowTiles& into);
   template <typename Body>
@@ -137,8 +137,8 @@ class Forward {
   /// Blocks of queries from `first` on, with `before` tiles of keys before them.
   void chunk(Head head, const Index& first, std::int64_t blocks, std::int64_t before);
 
-  /// Of one block of queries of a chunk with `before` keys before it: a strip per tile for every
-  /// 512 keys, from the window's edge on.
+  /// Strips of one block of queries of a chunk with `before` keys before it: a strip per tile for
+  /// every 512 keys, from the window's edge on.
   std::vector<Strip> window_strips(const Queries& q, const Keys& k, std::int64_t block,
                                    std::int64_t before, std::size_t slot) const;
 

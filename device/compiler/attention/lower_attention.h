@@ -7,9 +7,9 @@
 
 namespace trellis::device {
 
-/// Of probabilities: each is kept with probability `keep`, and then counts `factor` times. `kept`
-/// [batch, heads, lq, lk] of uint8: 1 where it was; above the diagonal of causal attention nothing
-/// is said.
+/// Dropout of the probabilities: each is kept with probability `keep`, and then counts `factor`
+/// times. `kept` [batch, heads, lq, lk] of uint8: 1 where it was kept; entries above the diagonal
+/// of causal attention are undefined.
 struct AttentionDropout {
   double keep = 1, factor = 1;
   std::optional<HbmView> kept;  ///< forward: written when present; backward: read

@@ -9,8 +9,8 @@
 #include "device/compiler/emit/phase.h"
 #include "sim/config/system_config.h"
 
-/// What the forward and the backward pass of attention share: walking over heads, bringing rows on
-/// chip, and the cut of the square of scores into blocks.
+/// Shared parts of the forward and the backward pass of attention: loops over heads, loading rows
+/// on chip, and the cut of the square of scores into blocks.
 namespace trellis::device::attention {
 
 constexpr std::int64_t kTile = 128;         ///< queries or keys on the partitions
@@ -25,10 +25,10 @@ constexpr double kMasked = -1e30;  ///< added to a score that must not count
 /// none fits.
 [[nodiscard]] std::int64_t balanced_reach(std::int64_t rows, std::int64_t fitting);
 
-/// What products and probabilities are kept in between.
+/// The dtype of products and probabilities between instructions.
 [[nodiscard]] isa::DType work_dtype(const std::vector<const HbmView*>& inputs);
-/// What the array's transposes leave in PSUM: from NeuronCore-v3 on 16-bit data may stay so, which
-/// is faster to copy.
+/// The dtype of the array's transposes in PSUM: from NeuronCore-v3 on 16-bit data may stay so,
+/// which is faster to copy.
 [[nodiscard]] isa::DType transposed_dtype(isa::DType work, const sim::CoreConfig& core);
 /// fp32 products take one pass: the array reads fp32 operands as tf32.
 [[nodiscard]] isa::DType array_dtype(isa::DType dtype);
@@ -139,8 +139,8 @@ class SlidingWindow {
   /// [128, 256] of fp32 for tiles t − tiles() and the next one: 0 at keys that a query of tile t
   /// sees or that follow it, kMasked before the window.
   [[nodiscard]] TileId edge_mask(Phase& phase) const;
-  /// Of a strip of `keys` keys from tile t − distance on: how many of its first keys the edge's
-  /// mask concerns, and the mask's column for the first.
+  /// The edge of a strip of `keys` keys from tile t − distance on: how many of its first keys the
+  /// edge's mask concerns, and the mask's column for the first.
   struct Edge {
     std::int64_t keys = 0, column = 0;
   };

@@ -5,7 +5,7 @@
 
 namespace trellis::device {
 
-/// Whether reading `source` with dimension `inner` innermost would be element by element while
+/// True if reading `source` with dimension `inner` innermost would be element by element while
 /// another dimension is contiguous.
 [[nodiscard]] bool worth_transposing(const HbmView& source, std::size_t inner);
 

@@ -207,7 +207,7 @@ void ChainEmitter::for_each_window(std::int64_t width,
   remainder(body);
 }
 
-/// What a one-dimensional space has left after its rows.
+/// Runs `body` on the rest of a one-dimensional space after its rows.
 void ChainEmitter::remainder(const std::function<void(const Window&)>& body) {
   if (space_.remainder == 0) return;
   phase_.scope([&] {
@@ -308,7 +308,7 @@ void ChainEmitter::load_invariant(const Window& window) {
   compute_ahead(all);
 }
 
-/// What only depends on such inputs is computed once too.
+/// Computes the steps that depend on such inputs only: once, too.
 void ChainEmitter::compute_ahead(const Window& window) {
   ahead_.clear();
   for (const auto& step : chain_.steps) {

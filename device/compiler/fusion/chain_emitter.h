@@ -97,7 +97,7 @@ class ChainEmitter {
   void pairs_of_rows(Window& window);
   void pairs_of_loops(Window& window);
   void whole_bodies(const std::vector<Window>& windows, std::vector<Places> lanes);
-  /// What a unit takes of its engine; passes: over the elements.
+  /// The work of a unit on its engine; `passes`: over the elements.
   struct Work {
     isa::Engine engine = isa::Engine::kVector;
     double passes = 0;

@@ -95,8 +95,8 @@ std::vector<ChainEmitter::Unit> ChainEmitter::all_units() const {
   return units;
 }
 
-/// What two windows take in the long run: engines execute in order, a unit waits for its operands
-/// and for those who still read what it overwrites.
+/// Cycles of two windows in the long run: engines execute in order; a unit waits for its operands
+/// and for the units that still read what it overwrites.
 double ChainEmitter::turn_cycles(std::size_t lag, const Window& window) const {
   struct Lane {
     std::vector<double> ready, read;  ///< value → made, last read

@@ -26,7 +26,7 @@ class StandaloneChain {
     for (std::size_t s = 0; s < chain_.steps.size(); ++s) {
       if (whole_[at(chain_.steps[s].dst)]) step(s);
     }
-    // What could not be written in place while others needed what was there.
+    // These outputs could not be written in place while other steps needed the old contents.
     for (const auto& [value, place] : late_) copy(place, *output_of(value));
   }
 

@@ -121,7 +121,7 @@ class ColumnSums {
     const std::int64_t width =
         std::clamp<std::int64_t>(fit / kBank * kBank, kBank / 4, banks * kBank);
     space_ = plan_space(body, width);
-    // What the reductions sum must not be recycled, and results are no stores of the body.
+    // The operands of reductions must not be recycled, and results are no stores of the body.
     body.outputs.resize(stored);
     for (const auto* r : parts_.reductions) body.outputs.push_back({r->a, 0, DType::kFp32, 0, {}});
     ChainEmitter emitter(phase_, body, space_, builder_.core(), kAhead);

@@ -1,5 +1,5 @@
-// What one instruction does of a chain: neighbouring steps whose results are only for the next one,
-// and which engine executes it.
+// Units: the steps of a chain that one instruction executes. They are neighbours whose results are
+// only for the next one. Also which engine executes a unit.
 #include <algorithm>
 
 #include "device/compiler/fusion/chain_emitter.h"

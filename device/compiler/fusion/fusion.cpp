@@ -326,7 +326,7 @@ void FusedGroup::apply(const ChainNode& node, const Fit& f) {
   node.op->recipe(recipe);
   mark_narrow(node, f, terms, first_step);
   if (first_tail > 0) {
-    // What followed the earlier sums follows the new ones.
+    // The steps that followed the earlier sums follow the new ones.
     std::rotate(chain_.steps.begin() + static_cast<std::ptrdiff_t>(first_tail),
                 chain_.steps.begin() + static_cast<std::ptrdiff_t>(first_step), chain_.steps.end());
     chain_.split -= first_step - first_tail;

@@ -137,7 +137,7 @@ double estimated_seconds(const GemmShape& s, const GemmPlan& p, const sim::CoreC
                        transpose_seconds(s, stream, p.panel, Transposing::kBetween, core);
   const double transpose_block = transpose_seconds(s, stay, p.block, Transposing::kBetween, core);
   const double transpose_panel = transpose_seconds(s, stream, p.panel, Transposing::kAlone, core);
-  // What the array waits for before a block whose operands were not loaded ahead.
+  // The time that the array waits before a block whose operands were not loaded ahead.
   const double start =
       starts_in_pieces(s, p) ? start_in_pieces(load_block, load_panel, stream.transposed,
                                                transpose_panel, array * first_share(s, p))

@@ -6,7 +6,7 @@
 
 namespace trellis::device {
 
-/// What decides how a product c[m, n] = a[m, k] · b[k, n] is cut.
+/// The properties of a product c[m, n] = a[m, k] · b[k, n] that decide how it is cut.
 struct GemmShape {
   std::int64_t m = 0, n = 0, k = 0;
   int a_bytes = 2, b_bytes = 2, c_bytes = 2;
@@ -43,8 +43,8 @@ inline constexpr int kTransposeBanks = 4;
 /// The first panel of a block meets it in so many pieces of K, so that the array starts before
 /// everything is there.
 inline constexpr std::int64_t kHeadPieces = 4;
-/// Whether it does: not with an addend, and not with a block that is transposed, which arrives as a
-/// whole since pieces of its rows would be short.
+/// True if the plan starts in pieces: not with an addend, and not with a block that is transposed,
+/// which arrives as a whole since pieces of its rows would be short.
 [[nodiscard]] bool starts_in_pieces(const GemmShape& shape, const GemmPlan& plan);
 
 /// Rows or columns of a block that are transposed together, and multiplied while the next ones are:

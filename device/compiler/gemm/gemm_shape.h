@@ -14,7 +14,7 @@ namespace trellis::device {
 /// K tiles that one pass of the array takes: 2 in double-row mode.
 [[nodiscard]] std::int64_t k_tiles_per_pass(const Gemm& gemm, int core_version);
 
-/// What a plan is chosen by.
+/// The shape by which a plan is chosen.
 [[nodiscard]] GemmShape gemm_shape(const Gemm& gemm, const sim::CoreConfig& core);
 
 }  // namespace trellis::device

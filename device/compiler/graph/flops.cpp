@@ -333,7 +333,7 @@ class FlopCounter {
     return view == nullptr || view->sizes.empty() ? 1 : view->sizes.back();
   }
 
-  /// Of every distinct output: an in-place operation on lists may name one twice.
+  /// Elements of every distinct output: an in-place operation on lists may name one twice.
   [[nodiscard]] std::int64_t written() const {
     std::int64_t sum = 0;
     for (std::uint32_t value : std::set<std::uint32_t>(node_.outputs.begin(), node_.outputs.end()))

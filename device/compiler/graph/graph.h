@@ -58,8 +58,8 @@ struct CommNode {
   bool operator==(const CommNode&) const = default;
 };
 
-/// What a rank executes between two cuts, e.g. one micro-batch's forward: Neuron would compile it
-/// to one NEFF.
+/// The operations that a rank executes between two cuts, e.g. one micro-batch's forward: Neuron
+/// would compile it to one NEFF.
 struct Graph {
   std::string name;  ///< "forward", "backward", "optimizer", …
   [[nodiscard]] TrainingPhase phase() const { return training_phase(name); }
@@ -69,8 +69,8 @@ struct Graph {
   std::vector<Node> nodes;
   std::vector<CommNode> comms;
 
-  /// Of everything that decides the Program: not of buffer ids, micro-batch numbers or the names of
-  /// layers.
+  /// Hash of everything that decides the Program: buffer ids, micro-batch numbers and the names of
+  /// layers are not in it.
   [[nodiscard]] ContentHash hash() const;
 };
 

@@ -122,7 +122,7 @@ class DotWriter {
         dot_text(fmt::format("b{} {}, {} bytes", buffer, role_name(b.role), b.bytes)));
   }
 
-  /// What survives the graph and was written by it.
+  /// Adds a buffer that the graph wrote and that survives it.
   void add_result(std::size_t buffer) {
     const std::string& from = writer_[buffer];
     if (graph_.buffers[buffer].role == BufferRole::kTemporary || !from.starts_with('n')) return;

@@ -63,7 +63,7 @@ std::string_view name(BufferCategory category) {
 
 namespace {
 
-/// Of the size and both ends, which is where operators' names and arguments differ.
+/// Hashes the size and both ends, which is where operators' names and arguments differ.
 std::size_t cheap_hash(std::string_view text) {
   std::uint64_t first = 0, last = 0;
   const std::size_t part = std::min(text.size(), sizeof first);

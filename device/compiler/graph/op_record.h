@@ -15,7 +15,7 @@ namespace trellis::device {
 
 using sim::isa::DType;
 
-/// What the host program's type is beyond the DType of equal width that represents it.
+/// How the host program's type differs from the DType of equal width that represents it.
 enum class HostType : std::uint8_t {
   kSame,
   kComplex,      ///< the view has one more dimension: 2, real and imaginary part

@@ -27,7 +27,7 @@ struct Term {
   }
 };
 
-/// What a recipe writes its steps to: a chain under construction.
+/// Receives the steps of a recipe: a chain under construction.
 class StepSink {
  public:
   virtual ~StepSink() = default;

@@ -44,7 +44,7 @@ class Entries {
     return entries;
   }
 
-  /// Of the same entries, in another tensor.
+  /// The grid of the same entries in another tensor.
   [[nodiscard]] std::optional<Grid> grid(const HbmView& v, std::int64_t dim) const {
     const auto found = grid_along(v, dim);
     if (!found || v.rank() != index_.view.rank()) return std::nullopt;
@@ -117,7 +117,7 @@ void add_elements(Phase& phase, const HbmView& table, const Ref& from, const Ref
       .dma_queue = isa::DmaQueue::kStore;
 }
 
-/// What is scattered: a tensor's entries, or one number.
+/// The source of a scatter: a tensor's entries, or one number.
 struct Source {
   std::optional<Grid> grid;
   double number = 0;

@@ -14,8 +14,8 @@
 
 namespace trellis::device {
 
-/// What the lowering of one graph shares: the graph, the program so far, and which program buffer
-/// represents which graph buffer.
+/// Shared state in the lowering of one graph: the graph, the program so far, and which program
+/// buffer represents which graph buffer.
 class Lowering {
  public:
   Lowering(const Graph& graph, std::vector<std::int32_t> slots, const sim::CoreConfig& core);

@@ -74,8 +74,8 @@ class AttentionFusion {
 
   // ── one operation ──
 
-  /// What node n does to the one tensor that runs through it; nullopt: something else than a copy,
-  /// a factor or a mask that fills with `fill`.
+  /// The effect of node n on the one tensor that runs through it; nullopt: something else than a
+  /// copy, a factor or a mask that fills with `fill`.
   std::optional<Hop> hop(std::uint32_t n, double fill) const {
     const Node& node = g_.node(n);
     const std::string& name = g_.name(n);

@@ -11,9 +11,9 @@
 
 namespace trellis::device {
 
-/// What the allocator takes for a request. Below 16 MiB: the next size class, four classes per
-/// doubling, at least 256 B; from 16 MiB on: not rounded, except for the 512 B that a DMA
-/// descriptor moves well.
+/// The bytes that the allocator takes for a request. Below 16 MiB: the next size class, four
+/// classes per doubling, at least 256 B; from 16 MiB on: not rounded, except for the 512 B that a
+/// DMA descriptor moves well.
 [[nodiscard]] std::int64_t size_class(std::int64_t bytes);
 
 /// A counter of bytes or things. `allocated` and `freed` accumulate.
@@ -121,7 +121,7 @@ class CachingAllocator {
   CachingAllocator(std::int64_t capacity, MemoryTimeline& timeline, bool unlimited = false)
       : capacity_(capacity), unlimited_(unlimited), timeline_(timeline) {}
 
-  /// What a block is for; `bytes` > 0.
+  /// A request for a block and its purpose; `bytes` > 0.
   struct Request {
     std::int64_t bytes = 0;
     BufferCategory category = BufferCategory::kTemporary;

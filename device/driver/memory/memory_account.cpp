@@ -44,7 +44,7 @@ void MemoryAccount::note_peaks(const MemoryBlock& block) {
     first_refusal_ = Refusal{block.scope, block.requested, allocated - block.size};
 }
 
-/// What lives now lived at the peak: nothing was freed since.
+/// Keeps the tensors that live now: they lived at the peak, since nothing was freed after it.
 void MemoryAccount::keep_live() const {
   live_is_stale_ = false;
   live_.clear();

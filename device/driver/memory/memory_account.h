@@ -82,7 +82,8 @@ class MemoryAccount {
     std::uint32_t scope = 0;
     std::int64_t size = 0;  ///< allocated
   };
-  /// What lived when `allocated` peaked, by address. Only when unlimited, else empty.
+  /// The tensors that were alive when `allocated` peaked, by address. Only when unlimited, else
+  /// empty.
   [[nodiscard]] std::vector<LiveTensor> live_at_peak() const;
   struct Refusal {
     std::uint32_t scope = 0;
@@ -100,9 +101,9 @@ class MemoryAccount {
   /// A copy of all segments and their blocks, by address.
   [[nodiscard]] std::vector<Segment> snapshot() const;
   [[nodiscard]] MemoryTimeline timeline() const;
-  /// What happens from here on is recorded in `log` too; nullptr: in none.
+  /// Records events from here on in `log` too; nullptr: in none.
   void record_to(PassLog* log) { log_ = log; }
-  /// Of the next allocation.
+  /// Serial number of the next allocation.
   [[nodiscard]] std::uint64_t next_serial() const { return serial_ + 1; }
   /// How many events are kept from here on; 0: none.
   void set_timeline_capacity(std::size_t events);

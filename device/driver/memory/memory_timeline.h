@@ -43,7 +43,7 @@ struct MemoryEvent {
 };
 static_assert(sizeof(MemoryEvent) == 16);
 
-/// What the values of the allocator's three counters and of the categories.
+/// The values of the allocator's three counters and of the categories.
 struct MemoryTotals {
   std::int64_t reserved = 0, allocated = 0, active = 0;
   std::array<std::int64_t, kNumBufferCategories> by_category{};  ///< of `allocated`

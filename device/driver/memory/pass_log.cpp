@@ -13,7 +13,8 @@ void PassLog::clear(std::uint64_t first_serial, std::uint32_t op) {
   openings_.clear();
 }
 
-/// What happens outside of all passes, or right after a mark, gets its own pass, of kind 0.
+/// Returns the pass of the next event. Events outside of all passes, or right after a mark, get
+/// their own pass, of kind 0.
 PassLog::Pass& PassLog::pass() {
   if (between_) {
     between_ = false;

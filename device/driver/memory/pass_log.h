@@ -11,7 +11,7 @@
 
 namespace trellis::device {
 
-/// What one rank did since its step began, pass by pass, in terms that do not depend on the
+/// The actions of one rank since its step began, pass by pass, in terms that do not depend on the
 /// micro-batch: memory is named by the pass that allocated it ("the 12th allocation of the forward
 /// pass three micro-batches before this one"), communications by the pass that started them. Two
 /// stretches of passes with equal logs did the same, and the next one would do it again: see

@@ -1,4 +1,4 @@
-// What a recorder forgets so that its memory is bounded for any number of steps.
+// Forgets records of a recorder so that its memory is bounded for any number of steps.
 #include <set>
 
 #include "device/driver/timing/rank_clock.h"

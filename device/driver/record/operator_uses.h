@@ -19,8 +19,8 @@ class OperatorUses {
     std::map<std::string, std::int64_t> places;  ///< "forward model.layers.0" → how often there
   };
 
-  /// What `graph` runs, `times` times. Numbers without dimensions are left out: the real device
-  /// keeps them on the host.
+  /// Adds the operators that `graph` runs, `times` times. Numbers without dimensions are left out:
+  /// the real device keeps them on the host.
   void add(const Graph& graph, std::int64_t times);
   void add(const OperatorUses& other);
   void add(const std::string& op, TypeOf type, const Use& use);

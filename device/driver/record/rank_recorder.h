@@ -17,7 +17,7 @@ namespace trellis::device {
 class OperatorUses;
 class RankClock;
 
-/// What a program that announces no phases is doing, as the device can tell.
+/// The phase of a program that announces none, as far as the device can find it out.
 enum class AutoPhase : std::uint8_t { kNone, kEval, kForward, kBackward, kOptimizer };
 [[nodiscard]] std::string_view name(AutoPhase);
 
@@ -97,7 +97,7 @@ class RankRecorder {
   /// The current scope interned, without its micro-batch: equal scopes of equal graphs are equal
   /// ids.
   [[nodiscard]] std::uint32_t scope_id();
-  /// Of everything recorded so far that was not discarded.
+  /// Uses of operators in everything recorded so far that was not discarded.
   [[nodiscard]] OperatorUses uses() const;
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int world_rank() const { return world_rank_; }

@@ -47,9 +47,9 @@ struct RankRecorder::Impl {
   };
   RecordCost largest_graph;  ///< of all that have ended
 
-  /// What a program may do without ending a step, or without doing the same again, before the
-  /// oldest is forgotten: memory is bounded for any number of steps. Steps of trainers that end
-  /// them are far below.
+  /// Limits of a program that does not end its steps, or does not repeat the same work. Beyond them
+  /// the oldest records are forgotten, so that memory is bounded for any number of steps. Trainers
+  /// that end their steps stay far below.
   static constexpr std::size_t kMostRuns = std::size_t{1} << 16;   ///< of graphs in a step
   static constexpr std::size_t kMostComms = std::size_t{1} << 19;  ///< communications in a step
   static constexpr std::int64_t kMostOpenNodes =
@@ -96,12 +96,12 @@ struct RankRecorder::Impl {
   std::int64_t forgotten_comms = 0;
 
   void forget_open_step();
-  /// Of the distinct graphs, all but those that `finished` ran. REQUIRES: the open step has run
+  /// Forgets all distinct graphs but those that `finished` ran. REQUIRES: the open step has run
   /// none, and the clock names none.
   void forget_graphs();
   void add_operands(std::span<const Operand> added, std::span<const std::int64_t> bytes,
                     const InternTable& interned);
-  /// Of the whole buffer of the operand at this place.
+  /// Bytes of the whole buffer of the operand at this place.
   [[nodiscard]] std::int64_t bytes_of(std::uint32_t place, const InternTable& interned) const;
   void release(std::uint64_t buffer);  ///< REQUIRES: buffer >= first_new_buffer
   [[nodiscard]] bool is_released(std::uint64_t buffer) const;
@@ -122,10 +122,10 @@ inline constexpr std::string_view kCommWaitSchema = "trellis::comm_wait";
                                 int rank, std::string_view reason,
                                 std::vector<std::uint32_t>& comms);
 
-/// Of everything that build_graph would put into the open graph, layer names included and the
-/// values of ordinary numbers not (InternTable::text_key), at a fraction of its cost: equal keys of
-/// one rank are graphs that take the same time. `name`: the graph's. `comms` as build_graph gives
-/// them.
+/// Hash of everything that build_graph would put into the open graph, at a fraction of its cost.
+/// Layer names are included, the values of ordinary numbers are not (InternTable::text_key). Equal
+/// keys of one rank are graphs that take the same time. `name`: the graph's. `comms` as build_graph
+/// gives them.
 [[nodiscard]] ContentHash open_graph_key(const RankRecorder::Impl& stream,
                                          const InternTable& interned, std::string_view name,
                                          std::vector<std::uint32_t>& comms);

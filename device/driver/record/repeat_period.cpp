@@ -61,7 +61,7 @@ class PeriodRepeater {
   }
 
  private:
-  /// What a pass, executed or repeated, made.
+  /// The memory and communications that a pass, executed or repeated, made.
   struct Made {
     std::uint32_t kind = 0;
     std::int32_t microbatch = 0;
@@ -96,8 +96,9 @@ class PeriodRepeater {
     return allocated == freed + kept;
   }
 
-  /// What the period takes from passes before it, the following ones would have taken from passes
-  /// that were executed: those things have owners who will go on with their counterparts.
+  /// Finds the things that the period takes from passes before it. The repeated periods would have
+  /// taken them from passes that were executed: those things have owners who will go on with their
+  /// counterparts.
   bool find_leftovers() {
     for (std::size_t i = period_.first; i < period_.second; ++i) {
       const PassLog::Pass& pass = log_.passes()[i];
@@ -136,8 +137,8 @@ class PeriodRepeater {
       copies.push_back(made_[first + place.pass - period_.first].blocks[place.index]);
   }
 
-  /// What repeated passes, those from `first` on, allocated and did not free: a block that
-  /// something else has by now has another serial number.
+  /// Frees the memory that repeated passes, those from `first` on, allocated and did not free. A
+  /// block that has another owner by now has another serial number.
   void release_unowned(std::size_t first, std::uint64_t serial) {
     for (std::size_t i = first; i < made_.size(); ++i) {
       for (MemoryBlock* block : made_[i].blocks) {

@@ -90,7 +90,7 @@ bool are_below(const std::vector<std::uint32_t>& numbers, std::size_t end) {
   return std::ranges::all_of(numbers, [&](std::uint32_t number) { return number < end; });
 }
 
-/// Whether every index stays within what the graph has.
+/// True if every index is within the graph's ranges.
 bool is_consistent(const Graph& graph) {
   const auto fits = [&](const Node& node) {
     return are_below(node.inputs, graph.values.size()) &&

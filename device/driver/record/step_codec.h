@@ -7,7 +7,7 @@
 
 #include "device/driver/timing/step_stream.h"
 
-/// What a rank recorded, as bytes for a session of another process.
+/// Encodes the record of a rank as bytes for a session of another process.
 namespace trellis::device {
 
 [[nodiscard]] std::string encode(const std::vector<Graph>& graphs);

@@ -67,7 +67,7 @@ class Attributor {
     std::int64_t count = 0;
   };
   using Key = std::tuple<std::string, std::string, std::string, std::string>;
-  /// What a kernel of a piece adds to, at every run of it.
+  /// The sums to which a kernel of a piece adds at every run of it.
   struct Share {
     KernelAdvance advance;
     Sum* sum;

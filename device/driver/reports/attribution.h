@@ -31,9 +31,9 @@ struct Attribution {
   std::vector<AttributionRow> rows;
 };
 
-/// Of the rank that ends last (the lowest of these), then of the first rank of each further class
-/// of ranks whose breakdowns are equal, `most` of them: a step that is compared with another one is
-/// explained by a rank that both have. `breakdowns`: of break_down().
+/// Attributions of the rank that ends last (the lowest of these), then of the first rank of each
+/// further class of ranks whose breakdowns are equal, `most` of them: a step that is compared with
+/// another one is explained by a rank that both have. `breakdowns`: of break_down().
 [[nodiscard]] std::vector<Attribution> attribute(
     const StepTiming& step, const std::vector<Breakdown>& breakdowns,
     const std::vector<const StepStream*>& streams,

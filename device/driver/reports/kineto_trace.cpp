@@ -23,7 +23,7 @@ std::string microseconds(Picoseconds time) {
   return fmt::format("{}.{:06}", time.value / 1'000'000, time.value % 1'000'000);
 }
 
-/// What analysers recognise NCCL's kernels by.
+/// The names by which analysers recognise NCCL's kernels.
 std::string comm_name(sim::CollectiveKind kind) {
   switch (kind) {
     case sim::CollectiveKind::kAllReduce: return "AllReduce";
@@ -69,7 +69,7 @@ class RankFile {
     ++correlation_;
   }
 
-  /// What the host does, on a thread of a process beyond the devices.
+  /// Writes work of the host, on a thread of a process beyond the devices.
   void host(const std::string& name, const char* category, Picoseconds start, Picoseconds end) {
     row(
         fmt::format("{{\"ph\": \"X\", \"cat\": \"{}\", \"name\": {}, \"pid\": {}, \"tid\": 1, "

@@ -100,7 +100,8 @@ json phase_rows(const RankRecorder& recorder) {
   return all;
 }
 
-/// What lived at the peak, of one category, made in one phase by one component; largest first.
+/// The tensors that lived at the peak, summed by category, by phase and by the component that made
+/// them; largest first.
 json live_rows(const RankRecorder& recorder) {
   std::map<std::tuple<BufferCategory, std::string, std::string>,
            std::pair<std::int64_t, std::int64_t>>
@@ -126,7 +127,7 @@ json live_rows(const RankRecorder& recorder) {
   return rows;
 }
 
-/// What an account without limit knows in addition.
+/// Facts that only an account without limit has.
 json unlimited_facts(const RankRecorder& recorder) {
   json facts = {{"num_ooms", recorder.memory().stats().num_ooms},
                 {"live_at_peak", live_rows(recorder)}};

@@ -9,8 +9,8 @@
 
 namespace trellis::device {
 
-/// What the hardware would do with a host type, for a core of this version (2, 3, 4); empty: it has
-/// the type.
+/// How the hardware would treat a host type that a core of this version (2, 3, 4) lacks; empty: it
+/// has the type.
 [[nodiscard]] std::string_view lacking(DType dtype, HostType host, int core_version);
 /// "fp64", "complex64", "uint32", "fp8e4m3fnuz": the host program's word.
 [[nodiscard]] std::string host_type_name(DType dtype, HostType host);

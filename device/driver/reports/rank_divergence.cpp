@@ -38,8 +38,8 @@ struct Forms {
   ContentHash whole;
 };
 
-/// Transfers differ between ranks of one program: one rank reads a number for all, and in a ring
-/// some send before they receive.
+/// True for operations that each rank of one program does in its own way: one reads a number for
+/// all, and in a ring some send before they receive.
 bool is_own_transfer(const Graph& graph, const Node& node) {
   const bool sends =
       node.comm != kNoComm && graph.comms[node.comm].kind == sim::CollectiveKind::kSendRecv;

@@ -42,7 +42,7 @@ Picoseconds length(const std::vector<Interval>& intervals) {
   return sum;
 }
 
-/// Of two lists that merged() gave.
+/// The common time of two lists that merged() gave.
 Picoseconds common(const std::vector<Interval>& one, const std::vector<Interval>& other) {
   Picoseconds sum;
   for (std::size_t i = 0, j = 0; i < one.size() && j < other.size();) {

@@ -38,7 +38,7 @@ nlohmann::json attribution_json(const StepTiming& step, const Attribution& attri
   return {{"rank", step.world_rank(attribution.rank)}, {"rows", std::move(rows)}};
 }
 
-/// Of the rank that ends last; `other_ranks`: of one rank of each other class.
+/// Attribution of the rank that ends last; `other_ranks`: of one rank of each other class.
 nlohmann::json attributions_json(const StepTiming& step,
                                  const std::vector<Attribution>& attributions) {
   if (attributions.empty()) return attribution_json(step, {});

@@ -99,7 +99,7 @@ class TraceBuilder {
     return count;
   }
 
-  /// Whether the kernels of this run of a graph are shown.
+  /// True if the kernels of this run of a graph are shown.
   bool in_detail(std::size_t rank, const ItemOrigin& origin) {
     if (!once_) return true;
     const auto [it, fresh] = first_run_.try_emplace(

@@ -116,7 +116,8 @@ PieceTimer::Shared PieceTimer::keep(const Graph& piece, const Key& key,
   timed.coverage = compiled.coverage;
   timed.host_copies = compiled.host_copies;
   timed.timing = std::make_shared<const sim::CoreTiming>(time_(compiled.program));
-  // What the compiler does not know is reported in every process, so it is not kept.
+  // Operations that the compiler does not know are reported in every process, so their pieces are
+  // not kept.
   if (key.second == Unknown::kRefuse) cache_.store(key.first, timed);
   return keep(piece, key, std::move(timed));
 }

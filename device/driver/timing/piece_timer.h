@@ -12,14 +12,14 @@
 
 namespace trellis::device {
 
-/// What becomes of an operation that the compiler does not know.
+/// How an operation is treated that the compiler does not know.
 enum class Unknown : std::uint8_t {
   kRefuse,    ///< UnsupportedOp
   kEstimate,  ///< never refused: estimated, listed in TimedPiece::unknown, and warned of once per
               ///< operation
 };
 
-/// What pieces take over what their programs take alone.
+/// Time of pieces divided by the time of their programs alone.
 struct PieceStretch {
   double programs = 1, optimizer = 1;
 };

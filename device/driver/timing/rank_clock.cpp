@@ -228,7 +228,7 @@ class RankClock::Reader {
     now() = begin + piece.segment().duration;
   }
 
-  /// What follows the last kernel's end counts as its own, so that slices add up to the segment.
+  /// The time after the last kernel's end counts as its own, so that slices add up to the segment.
   void slice_kernels(const TimedPiece& piece, std::uint32_t first_node, Picoseconds begin) {
     const std::vector<KernelAdvance> advances = kernel_advances(piece.segment());
     for (std::size_t i = 0; i < advances.size(); ++i) {

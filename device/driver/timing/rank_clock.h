@@ -24,7 +24,7 @@ struct TimeMark {
   std::optional<Picoseconds> time;
 };
 
-/// What the device did in a stretch of simulated time; the slices of one stream never overlap.
+/// The device's work in a stretch of simulated time; the slices of one stream never overlap.
 struct DeviceSlice {
   enum class Kind : std::uint8_t { kLaunch, kOperation, kHostCopy, kCommunication };
   Kind kind = Kind::kOperation;

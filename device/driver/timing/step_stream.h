@@ -48,7 +48,7 @@ struct GraphInstance {
   std::vector<CounterSample> counters = {};          ///< by node
 };
 
-/// What a rank did between two step borders.
+/// The work of a rank between two step borders.
 struct StepStream {
   std::vector<GraphInstance> instances;
   std::vector<CommRequest> comms;

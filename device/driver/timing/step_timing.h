@@ -27,7 +27,7 @@ struct StepTiming {
   sim::ClusterJob job;  ///< its programs are pieces, of one segment each
   std::vector<std::vector<ItemOrigin>> origins;
   sim::ClusterTiming timing;
-  /// Of a schedule: its place in job.ranks → its rank in the world.
+  /// The rank in the world of a schedule, from its place in job.ranks.
   [[nodiscard]] int world_rank(std::size_t place) const {
     return job.fold.empty() ? static_cast<int>(place) : job.fold.representatives()[place];
   }
@@ -50,8 +50,7 @@ struct StepTiming {
   }
 
   double multi_node_stretch = 1;  ///< sim::SoftwareConfig's, 1 on one instance
-  /// Of the time of a program's segment: what it takes longer because the run has several
-  /// instances.
+  /// The part of a program's segment that is due to the run having several instances.
   [[nodiscard]] Picoseconds multi_node_part(Picoseconds segment) const {
     const double on_one = static_cast<double>(segment.value) / multi_node_stretch;
     return segment - Picoseconds(std::llround(on_one));

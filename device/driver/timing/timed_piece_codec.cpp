@@ -35,7 +35,7 @@ void visit(Visitor& v, Piece& p, Timing& t) {
   v.list(t.segments, [&](auto& segment) { visit_segment(v, segment); });
 }
 
-/// Whether every index stays within what the piece has, and no time is negative.
+/// True if every index is within the piece's ranges and no time is negative.
 bool is_consistent(const TimedPiece& piece, const sim::CoreTiming& timing) {
   if (timing.segments.size() != 1) return false;
   return std::ranges::all_of(timing.segments.front().slices, [&](const sim::KernelSlice& slice) {

@@ -26,7 +26,7 @@ struct TimedPiece {
   [[nodiscard]] const sim::SegmentTiming& segment() const { return timing->segments.front(); }
 };
 
-/// What a rank does for one graph, after its launch and its copies from the host: pieces and
+/// The work of a rank for one graph, after its launch and its copies from the host: pieces and
 /// communications, one after the other.
 struct TimedProgram {
   struct Step {

@@ -31,8 +31,8 @@ class TimingCache {
   std::optional<std::filesystem::path> directory_;  ///< of this machine and code
 };
 
-/// What the linker wrote into the binary that holds this code, as hexadecimal digits; "" when it
-/// wrote nothing.
+/// The build ID that the linker wrote into the binary that holds this code, as hexadecimal digits;
+/// "" when it wrote none.
 [[nodiscard]] std::string build_id();
 
 /// A timed piece as bytes. decode: none when the bytes are no piece; REQUIRES a checksum elsewhere
