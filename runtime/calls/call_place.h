@@ -59,8 +59,8 @@ class OpenScopes {
   at::CallbackHandle handle_{};
 };
 
-/// Of the calling thread: its scopes, and the line of its CallSite or, without one, of Python's
-/// stack. May take Python's lock: hold no other.
+/// The place of the calling thread: its scopes, and the line of its CallSite or, without one, of
+/// Python's stack. May take Python's lock: hold no other.
 [[nodiscard]] CallPlace current_place();
 
 }  // namespace trellis::runtime

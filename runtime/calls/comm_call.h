@@ -38,8 +38,8 @@ enum class Reduction : std::uint8_t {
 };
 [[nodiscard]] std::string_view name(Reduction reduction);
 
-/// What one rank believes about a communication. Members of a group must believe the same: this is
-/// what is compared.
+/// One rank's description of a communication. Those of a group's members are compared and must
+/// agree.
 struct CommCall {
   CommOp op = CommOp::kBarrier;
   Reduction reduction = Reduction::kNone;
@@ -55,10 +55,10 @@ struct CommCall {
 /// "all-reduce sum of 1024 float32", "broadcast of 8 int64 from member 1".
 [[nodiscard]] std::string describe(const CommCall& call);
 
-/// Of its elements; 0: a barrier.
+/// Size of its elements in bytes; 0: a barrier.
 [[nodiscard]] std::int64_t size_in_bytes(const CommCall& call);
 
-/// Whether two members of one group can be in the same communication. Uneven all-to-alls may differ
+/// True if two members of one group can be in the same communication. Uneven all-to-alls may differ
 /// in their elements; the splits are compared where both sides are known.
 [[nodiscard]] bool matches(const CommCall& a, const CommCall& b);
 

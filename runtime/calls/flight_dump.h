@@ -26,7 +26,7 @@ struct FlightEntry {
   std::int64_t ended_ns = 0;  ///< 0: it did not complete
 };
 
-/// What a rank did last, for a file that other programs read.
+/// The last communications of a rank, for a file that other programs read.
 struct FlightDump {
   int rank = 0;
   std::vector<FlightEntry> entries;                      ///< oldest first

@@ -35,7 +35,7 @@ struct Delivery {
   std::vector<int> to;    ///< ascending
 };
 
-/// What is left of a plan when its steps have been executed.
+/// The result of a plan when its steps have been executed.
 struct Movement {
   std::vector<Delivery> deliveries;
   std::vector<std::int64_t> sent;  ///< elements that each member sent in the plan's steps

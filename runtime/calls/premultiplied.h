@@ -7,8 +7,8 @@
 
 namespace trellis::runtime {
 
-/// What each rank multiplies its part by before it is added (ReduceOp.PREMUL_SUM, by which FSDP
-/// scales gradients); nullopt: another reduction.
+/// The factor by which each rank multiplies its part before it is added (ReduceOp.PREMUL_SUM, by
+/// which FSDP scales gradients); nullopt: another reduction.
 [[nodiscard]] std::optional<double> factor_of(const c10d::ReduceOp& op);
 
 /// A contiguous copy of a CPU tensor, times `factor`. Throws for whole numbers.

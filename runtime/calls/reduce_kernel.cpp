@@ -16,7 +16,7 @@ namespace {
 /// Elements combined at a time: the partial results of a block stay in the first-level cache.
 constexpr std::int64_t kBlock = 2048;
 
-/// What the host adds in: half precision has no own addition.
+/// The type in which the host adds: half precision has no addition of its own.
 template <typename T>
 using Wide =
     std::conditional_t<std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>, float, T>;

@@ -54,7 +54,7 @@ struct Transfer {
   /// Global ranks whose arrival it still needs; REQUIRES the world's mutex.
   [[nodiscard]] virtual std::vector<int> missing() const = 0;
   [[nodiscard]] virtual std::vector<int> arrived() const = 0;
-  /// Whether bytes are being moved and every awake member may take a share; REQUIRES the world's
+  /// True if bytes are being moved and every awake member may take a share; REQUIRES the world's
   /// mutex.
   [[nodiscard]] virtual bool has_work() const { return false; }
   /// Lets go of tensors and buffers: the flight recorder keeps transfers for long.

@@ -20,7 +20,7 @@ class DevicePlugin {
   static std::string default_path();
 
   [[nodiscard]] const trellis_device_plugin_t& api() const { return *api_; }
-  /// Whether it may be set up for a device of this type.
+  /// True if it may be set up for a device of this type.
   [[nodiscard]] bool serves(const std::string& device_type) const {
     return api_->device_type == nullptr || device_type == api_->device_type;
   }

@@ -46,8 +46,8 @@ class NeuronWork final : public c10d::Work {
   bool announced_wait_ = false;
 };
 
-/// What was started between startCoalescing and endCoalescing, as one: waits for each in the order
-/// of their start.
+/// All communications that were started between startCoalescing and endCoalescing, as one: waits
+/// for each in the order of their start.
 class CoalescedWork final : public c10d::Work {
  public:
   CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)

@@ -31,7 +31,7 @@ class SignalStack {
   void* memory_ = nullptr;
 };
 
-/// What is written on stderr when the process crashes. A thread that the crash leaves alone calls
+/// Writes a report on stderr when the process crashes. A thread that the crash leaves alone calls
 /// poll().
 class CrashDump {
  public:

@@ -9,7 +9,7 @@
 
 namespace trellis::runtime {
 
-/// What the processes of a job leave for each other under names. Process 0 keeps it.
+/// Texts that the processes of a job leave for each other under names. Process 0 keeps them.
 class Board {
  public:
   /// Called once, on the thread that brings the text; nullopt: there is none.

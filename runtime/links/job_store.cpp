@@ -60,7 +60,7 @@ bool is_loopback(const sockaddr& address) {
   return (ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24) == kNetwork;
 }
 
-/// Whether every machine of the job takes the name for a loopback address.
+/// True if every machine of the job takes the name for a loopback address.
 bool says_loopback(const std::string& name) {
   in6_addr place{};
   return name == "localhost" || ::inet_pton(AF_INET, name.c_str(), &place) == 1 ||

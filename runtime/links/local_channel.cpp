@@ -217,7 +217,7 @@ std::unique_ptr<Channel> connect_to(int process, int other, const std::string& n
 
 using Clock = std::chrono::steady_clock;
 
-/// Whether there is something to read, or a connection to accept, before `until`.
+/// True if there is something to read, or a connection to accept, before `until`.
 bool is_ready(int socket, Clock::time_point until) {
   pollfd ready{socket, POLLIN, 0};
   while (true) {

@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 
 constexpr const char* kGoodbye = "goodbye";
 constexpr const char* kAlive = "alive";
-/// Of what a process says in the store about itself: its whole configuration is less.
+/// Bytes of what a process says in the store about itself: its whole configuration is less.
 constexpr std::size_t kLongestWord = std::size_t{1} << 20;
 constexpr std::chrono::hours kForever(24 * 365);
 
@@ -65,7 +65,8 @@ ProcessLink::~ProcessLink() {
   close(kPatience);
 }
 
-/// What another process left in the store, which anyone who reaches it may have written.
+/// The text that another process left in the store. Anyone who reaches the store may have written
+/// it.
 std::string ProcessLink::said_by(int other, const std::string& key, milliseconds patience) {
   constexpr milliseconds kMore{1000};
   const auto said = std::make_shared<std::string>();
@@ -150,7 +151,7 @@ void ProcessLink::connect(milliseconds patience) {
   }
   for (auto& [other, channel] : meeting.meet(process(), local, patience))
     peer(other).channel = std::move(channel);
-  // Whether there are several hosts is the same everywhere: Gloo's members are all processes.
+  // All processes agree on whether there are several hosts: Gloo's members are all processes.
   if (remote.empty()) return;
   const auto gloo_store = c10::make_intrusive<c10d::PrefixStore>("gloo", store_);
   try {

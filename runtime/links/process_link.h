@@ -63,9 +63,10 @@ class ProcessLink {
   /// A connection to the store, of the caller alone: what waits there keeps no one else waiting.
   [[nodiscard]] c10::intrusive_ptr<c10d::Store> new_store() { return store_->clone(); }
 
-  /// What process 0 said under this name; the others wait for it. Throws Error when it ended.
+  /// Returns the text that process 0 gave under this name; the others wait for it. Throws Error
+  /// when it ended.
   [[nodiscard]] std::string from_first(const std::string& name, const std::string& said);
-  /// What the first process to ask said. Throws Error when process 0 is lost.
+  /// Returns what the first process to ask gave as `said`. Throws Error when process 0 is lost.
   [[nodiscard]] bool first_answer(const std::string& question, bool said);
   /// A text that another process takes once; each name is used once.
   void leave_text(const std::string& name, const std::string& text);

@@ -46,10 +46,10 @@ class RankProcess : public torch::CustomClassHolder {
   /// some ranks did, when `number` and `place` of the last group are given and nothing failed.
   /// Returns a line for the user: what could not be compared; "": nothing.
   std::string leave(std::int64_t patience_ms, std::int64_t number, const std::string& place);
-  /// Whether another rank asks where this one is. To be called all the time. `single_thread`: no
-  /// thread of the program but the rank's may communicate.
+  /// True if another rank asks where this one is. Call it regularly. `single_thread`: no thread of
+  /// the program but the rank's may communicate.
   [[nodiscard]] bool is_asked(bool single_thread);
-  /// What a thread of Python answers: ", at train.py:3 in body".
+  /// Gives the answer of a thread of Python: ", at train.py:3 in body".
   void answer(const std::string& place);
 
  private:

@@ -15,8 +15,8 @@
 #include "runtime/rendezvous/rendezvous.h"
 #include "runtime/ranks/world.h"
 
-/// What makes this room usable from Python: torch.classes.trellis.RankWorld for ranks that are
-/// threads, torch.classes.trellis.RankProcess for one that is a process. Both answer with a
+/// Classes that make this room usable from Python: torch.classes.trellis.RankWorld for ranks that
+/// are threads, torch.classes.trellis.RankProcess for one that is a process. Both return a
 /// ProcessGroup; Python unboxes it and takes its backend.
 namespace trellis::runtime {
 namespace {

@@ -26,7 +26,7 @@ class DevicePlugin;
 class ProcessLink;
 class Rendezvous;  // in-process meeting point of the rank threads
 
-/// What a rank's thread knows about itself.
+/// A rank as its own thread sees it: rank, world, device and process.
 class RankContext {
  public:
   /// `seat`: among the ranks that run in this process.
@@ -37,7 +37,7 @@ class RankContext {
   [[nodiscard]] c10::Device device() const { return device_; }
   [[nodiscard]] bool shape_only() const { return options_.shape_only; }
   [[nodiscard]] const DevicePlugin* plugin() const { return options_.plugin; }
-  /// Whether passes that repeat may be left to the plugin's repeat_period.
+  /// True if passes that repeat may be left to the plugin's repeat_period.
   [[nodiscard]] bool replays() const { return options_.replay; }
 
   /// A process group over `ranks` (global, in member order, this rank among them): with backend
@@ -55,7 +55,7 @@ class RankContext {
                        std::source_location where = std::source_location::current());
   /// Ranks that run in this process, ascending.
   [[nodiscard]] const std::vector<int>& process_ranks() const;
-  /// Whether this is the first of them: it does what a process does once.
+  /// True if this is the first of them: it does what is done once per process.
   [[nodiscard]] bool leads_process() const { return process_ranks().front() == rank_; }
   /// The other processes; null: there are none.
   [[nodiscard]] ProcessLink* link() const { return options_.link; }

@@ -40,7 +40,7 @@ class HostThreads {
   [[nodiscard]] State state(int rank) const { return of(rank).state; }
   /// Since when the rank runs, is blocked, …
   [[nodiscard]] Clock::time_point since(int rank) const { return of(rank).since; }
-  /// Whether no rank but `rank` could ever wake it: all others are blocked or have ended.
+  /// True if no rank but `rank` could ever wake it: all others are blocked or have ended.
   [[nodiscard]] bool is_last_awake(int rank) const;
   [[nodiscard]] bool is_thread_of(int rank) const {
     return of(rank).thread == std::this_thread::get_id();
@@ -75,7 +75,7 @@ class HostThreads {
     int core = -1;     ///< of the host, where it ran last
     Signal begin;      ///< given once each time the rank begins to run
   };
-  /// Whether the calling thread's core gets free.
+  /// kLeaves: the calling thread frees its core. kStays: it goes on running there.
   enum class Caller { kLeaves, kStays };
   void set(int rank, State state);
   int take_ready(Caller caller);

@@ -44,8 +44,8 @@ bool is_even(const Exchange& exchange) {
                      });
 }
 
-/// Whether it may be that the peer of a connection has gone: Gloo throws other errors than
-/// LibTorch's, NCCL c10::DistError.
+/// True if the peer of a connection may have gone: Gloo throws other errors than LibTorch's, NCCL
+/// c10::DistError.
 bool may_be_a_lost_peer(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);

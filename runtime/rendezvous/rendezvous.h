@@ -64,8 +64,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     std::function<std::string()> records;
   };
   void speak_for(Program program) { program_ = std::move(program); }
-  /// Whether a Program has no thread but the rank's: others may communicate later, which would end
-  /// what looks like a hang.
+  /// Sets whether a Program has no thread but the rank's. Other threads may communicate later,
+  /// which would end what looks like a hang.
   void set_single_thread(bool single) { has_single_thread_ = single; }
   /// Messages of other processes are received from here on. REQUIRES: a link; a shared_ptr owns
   /// this.
@@ -80,10 +80,10 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   void end(int rank);    ///< the rank will never communicate again
   /// Records the failure of `rank` and wakes every other rank. nullptr and Cancelled are no causes.
   void fail(int rank, std::exception_ptr cause);
-  /// Of the lowest rank, one that a lost connection cannot explain before those that it can.
-  /// Returns when there is none.
+  /// Throws the failure of the lowest rank. Failures that a lost connection cannot explain come
+  /// before those that it can. Returns when there is none.
   void rethrow_first_failure() const;
-  /// Whether the run is to stop. The n-th call of every rank gives the same answer, so ranks stop
+  /// True if the run is to stop. The n-th call of every rank gives the same answer, so ranks stop
   /// at the same step border; a failure of another rank is seen at once.
   bool stop_requested(int rank);
   /// The n-th call of every rank returns what the first of them said.
@@ -98,14 +98,14 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   void check_complete() const;
   /// The same for groups of which `rank` need not be a member. REQUIRES: every process has left.
   void check_group_counts(int rank, const GroupCount& mine) const;
-  /// Whether the rank of a Program was notified of an error.
+  /// True if the rank of a Program was notified of an error.
   [[nodiscard]] bool is_notified() const { return is_notified_; }
 
   [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
   /// The world hangs outside any communication.
   void declare_hang(const std::string& text);
 
-  /// What a rank does now.
+  /// Where a rank is now: its step, its place in the program and its thread.
   struct Whereabouts {
     int rank = 0;
     std::int64_t step = -1;  ///< -1: none has begun
@@ -127,7 +127,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   /// Longer ones would overflow the clock.
   static constexpr std::chrono::milliseconds kLongestPatience = std::chrono::hours(24 * 365);
 
-  /// What each rank of this process did last.
+  /// The last communications of each rank of this process.
   [[nodiscard]] std::vector<FlightDump> flight_dumps() const;
 
   // --- groups ---
@@ -148,7 +148,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   /// Throws what the transfer failed with, Cancelled, or Error(kHang). `timeout` zero: the world's.
   void wait(int rank, Transfer& transfer, std::chrono::milliseconds timeout = {});
   void host_barrier(int rank, std::chrono::milliseconds timeout = {});
-  /// Of this process's ranks.
+  /// host_barrier among this process's ranks.
   void process_barrier(int rank, std::chrono::milliseconds timeout = {});
   /// The number of a call that all ranks of the world make: of the next host_barrier, which it
   /// replaces.
@@ -198,7 +198,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   }
   [[nodiscard]] int member_of_world(int rank) const;
   [[nodiscard]] bool is_remote(int rank) const { return link_ != nullptr && seat(rank) < 0; }
-  /// Whether it runs, here or in another process.
+  /// True if the rank runs, here or in another process.
   [[nodiscard]] bool takes_part(int rank) const { return link_ != nullptr || seat(rank) >= 0; }
   [[nodiscard]] bool none_can_wake(int rank) const {
     return link_ == nullptr && threads_.is_last_awake(seat(rank));
@@ -259,7 +259,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
                             std::chrono::milliseconds timeout);
   [[nodiscard]] Clock::time_point next_check(const Transfer& transfer, Clock::time_point began,
                                              std::chrono::milliseconds timeout) const;
-  /// What a rank of this or another process does, for the report of a hang.
+  /// The activity of a rank of this or another process, for the report of a hang.
   struct Doing {
     std::string whereabouts;
     std::string waits_in;  ///< a communication; "": it does not wait
@@ -273,8 +273,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     Doings doings;
     std::vector<std::uint64_t> sent, received;  ///< messages, by process
   };
-  /// Whether a rank of `missing` will not come, or not in time. Not late: one that waits for others
-  /// itself, as long as any rank could still wake it.
+  /// True if a rank of `missing` will not come, or not in time. A rank that waits for others itself
+  /// is not late, as long as any rank could still wake it.
   [[nodiscard]] bool are_late(const std::vector<int>& missing, const Doings& doings,
                               std::chrono::milliseconds timeout) const;
   /// `hopeless`: a line that says why no one can arrive; "": someone may, and is late.
@@ -300,7 +300,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   [[nodiscard]] std::map<int, Picture> pictures_of_others(Lock& lock, bool with_places);
   /// All processes, those too that have ended and say nothing. Nullopt: another one says nothing.
   [[nodiscard]] std::optional<std::map<int, Picture>> pictures_of_all(Lock& lock);
-  /// Whether no rank of any process can ever go on: all of them wait, and no message is under way.
+  /// True if no rank of any process can ever go on: all of them wait, and no message is under way.
   [[nodiscard]] bool none_can_go_on(Lock& lock);
   struct Now {
     std::string text;
@@ -310,7 +310,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   [[nodiscard]] std::string whereabouts_of(int rank) const;
   [[nodiscard]] std::vector<Whereabouts> whereabouts_of_all() const;  ///< REQUIRES: the lock
   [[nodiscard]] bool has_joined(const GroupInfo& info, int rank) const;
-  /// What a rank believes about a communication, and where it called it.
+  /// One rank's description of a communication, and where it called it.
   struct Belief {
     int rank = 0;
     const CommCall& call;

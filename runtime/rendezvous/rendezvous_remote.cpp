@@ -138,7 +138,8 @@ void Rendezvous::announce_failure(int rank, const std::string& text, ExitCode co
 
 namespace {
 
-/// Of a process that answers: long enough for a busy host, short next to the patience of a user.
+/// Patience with a process that answers: long enough for a busy host, short next to the patience of
+/// a user.
 constexpr std::chrono::milliseconds kAnswerPatience{1000};
 
 }  // namespace

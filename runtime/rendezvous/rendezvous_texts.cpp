@@ -1,4 +1,4 @@
-// What a hang or a mismatch is reported as: the part of Rendezvous that explains.
+// Texts of reports of a hang or a mismatch: the part of Rendezvous that explains.
 #include <algorithm>
 
 #include <c10/util/StringUtil.h>
