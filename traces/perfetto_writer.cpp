@@ -67,7 +67,7 @@ constexpr std::int32_t kExplicitOrdering = 3;
 constexpr std::int32_t kNeverMerge = 2;  ///< equal names are different tracks here
 constexpr std::int32_t kUnitSizeBytes = 3;
 constexpr std::uint32_t kStateCleared = 1, kNeedsState = 2;
-/// Of the first part. A part is one packet sequence: one set of interned texts.
+/// The sequence of the first part. A part is one packet sequence: one set of interned texts.
 constexpr std::uint32_t kSequence = 1;
 constexpr std::int32_t kProcessesOfAPart = 1 << 20;
 

@@ -29,11 +29,11 @@ struct Arg {
   std::variant<std::int64_t, double, std::string_view> value;
 };
 
-/// What slice() returns for a slice that was dropped; flow() ignores it.
+/// Returned by slice() for a slice that was dropped; flow() ignores it.
 inline constexpr std::uint64_t kDroppedEvent = std::numeric_limits<std::uint64_t>::max();
 
-/// What happened when: slices and instants on tracks, samples of counters, arrows between slices,
-/// in integer picoseconds.
+/// Events with their times: slices and instants on tracks, samples of counters, arrows between
+/// slices, in integer picoseconds.
 ///
 ///   process "rank 0" ─┬─ track "Tensor"   ▇▇▇▇ ▇▇▇      slices, nested or disjoint;
 ///                     ├─ track "DMA load" ▇▇  ▇▇        crossing ones are clipped by writers

@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr double kPicosecond = 1e-12;
-/// Of step time: below it a save costs too little to be explained.
+/// Share of the step time below which a save costs too little to be explained.
 constexpr double kSmallShare = 0.02;
 
 std::string seconds(const json& ps) {

@@ -8,7 +8,8 @@
 #include "sim/storage/checkpoint_plan.h"
 #include "sim/storage/save_time.h"
 
-/// What saving and starting again cost in simulated time: the part "checkpoints" of a run's report.
+/// Costs of saving and of starting again in simulated time: the part "checkpoints" of a run's
+/// report.
 namespace trellis::analysis {
 
 /// `step_time_ps`: of a step without a save. REQUIRES: plan.every_n_steps > 0.

@@ -8,8 +8,8 @@
 
 namespace trellis::analysis {
 
-/// What the routers of one layer of a mixture of experts did in a step, over all ranks: picks of
-/// the routers, and those that were computed. Σ kept = tokens · k − drops.
+/// The routers of one layer of a mixture of experts in a step, over all ranks: picks of the
+/// routers, and those that were computed. Σ kept = tokens · k − drops.
 struct ExpertLoad {
   int layer = 0;                             ///< in the whole model, from 0
   std::vector<std::int64_t> assigned, kept;  ///< tokens, by expert
@@ -21,7 +21,7 @@ struct ExpertLoad {
 /// token), imbalance (the busiest expert's share of the picks in units of an even one); assigned,
 /// kept and computed by expert.
 [[nodiscard]] nlohmann::json expert_load_json(const std::vector<ExpertLoad>& loads);
-/// Of these rows; layers with equal numbers are one row of the text.
+/// Text of these rows; layers with equal numbers are one row of it.
 [[nodiscard]] std::string print_expert_load(const nlohmann::json& rows);
 
 }  // namespace trellis::analysis

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-/// What a document of JSON that another program may have written must hold before it is read.
+/// Checks a document of JSON, which another program may have written, before it is read.
 namespace trellis::analysis {
 
 /// An integer is one that a double holds exactly (2^53): sums of some of them stay in 64 bits. A

@@ -37,7 +37,7 @@ struct TimedStep {
 /// all. Throws ConfigError when the run was neither simulated nor timed.
 [[nodiscard]] TimedStep timed_step(const nlohmann::json& report, const std::string& where,
                                    std::optional<std::int64_t> stage = std::nullopt);
-/// Of the step's rank; none: the two runs have other numbers of stages.
+/// The pipeline stage of the step's rank; none: the two runs have other numbers of stages.
 [[nodiscard]] std::optional<std::int64_t> common_stage(const TimedStep& step,
                                                        const nlohmann::json& report,
                                                        const nlohmann::json& other);

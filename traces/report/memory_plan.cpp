@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-/// What a process of a rank and its part of the runtime's server take on a node, bytes: published
+/// Bytes that a process of a rank and its part of the runtime's server take on a node: published
 /// for Llama2-70B TP 32 on 32 nodes.
 constexpr std::int64_t kProcessBytes = (std::int64_t{5'000'000'000} * 32 + 110'000'000'000) / 32;
 
@@ -93,7 +93,7 @@ json not_modelled(bool software) {
                       "takes less, spilling more"});
 }
 
-/// What is judged: the worst rank, where it takes most, and whether that fits.
+/// The judged values: the worst rank, where it takes most, and whether that fits.
 struct Judgement {
   json rank, phase;
   std::int64_t needed = 0;

@@ -7,11 +7,11 @@
 
 #include "traces/report/software_memory.h"
 
-/// Whether a run fits, what takes the room, and what would make it fit (schema
+/// Reports whether a run fits, what takes the memory, and what would make it fit (schema
 /// trellis.memory_plan/1). Plain C++.
 namespace trellis::analysis {
 
-/// What a memory run is of; the rest comes from the device.
+/// The configuration of a memory run; the rest comes from the device.
 struct MemoryRunFacts {
   std::string name, instance, precision;
   int nodes = 1, devices = 1, world_size = 1, tp = 1, pp = 1, vpp = 1, dp = 1;

@@ -120,7 +120,7 @@ std::string largest_part(const GateResult& result) {
                            : "";
 }
 
-/// What causes a result, the root first; none when there is nothing to say.
+/// The causes of a result, the root first; none when there is nothing to say.
 std::vector<std::string> reasons(const GateResult& result) {
   std::vector<std::string> lines = root_causes(result.diff);
   if (std::string part = largest_part(result); !part.empty()) lines.push_back(std::move(part));

@@ -12,7 +12,7 @@ namespace trellis::analysis {
 /// A setting of a run by its dotted key, "model.num_layers", and its value as YAML.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-/// What a run left: its report and, next to it, the configuration that it was made from.
+/// Files of a finished run: its report and, next to it, the configuration that it was made from.
 struct ReportFile {
   std::filesystem::path path;  ///< of the report
   nlohmann::json report;       ///< trellis.run_report/1, checked

@@ -8,11 +8,11 @@
 #include "traces/report/report_file.h"
 #include "traces/report/step_view.h"
 
-/// What a run report means: shares, rates, bottlenecks. Schema trellis.report_summary/1.
+/// Summary of a run report: shares, rates, bottlenecks. Schema trellis.report_summary/1.
 namespace trellis::analysis {
 
-/// What bounds a phase of the rank: the kind of time that it spends most on, and the row that is
-/// largest.
+/// The bottleneck of a phase of the rank: the kind of time that it spends most on, and the row that
+/// is largest.
 struct PhaseBottleneck {
   std::string phase;
   std::int64_t ps = 0;

@@ -387,7 +387,7 @@ std::vector<SettingChange> settings_changes(const ReportFile& before, const Repo
 
 namespace {
 
-/// What steps of both kinds have: time, phases, peaks of memory.
+/// Compares what steps of both kinds have: time, phases, peaks of memory.
 RunDiff diff_timed(const ReportFile& before, const ReportFile& after) {
   const TimedStep a = timed_step(before.report, before.path.string());
   RunDiff diff;

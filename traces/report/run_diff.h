@@ -7,7 +7,7 @@
 
 #include "traces/report/report_file.h"
 
-/// What changed from one run to another, and why: schema trellis.diff/1.
+/// Changes from one run to another, and their causes: schema trellis.diff/1.
 namespace trellis::analysis {
 
 /// One named number in both runs. In which unit, the table knows.
@@ -71,8 +71,8 @@ struct RunDiff {
   [[nodiscard]] bool equal() const;
 };
 
-/// Of two steps of which one was measured: time, phases and memory. Throws ConfigError when a run
-/// was neither simulated nor measured.
+/// Compares two steps of which one was measured: time, phases and memory. Throws ConfigError when a
+/// run was neither simulated nor measured.
 [[nodiscard]] RunDiff diff_runs(const ReportFile& before, const ReportFile& after);
 
 [[nodiscard]] nlohmann::json to_json(const RunDiff& diff);
@@ -82,9 +82,9 @@ struct RunDiff {
 /// The same without the root causes, for a text that has said them.
 [[nodiscard]] std::string diff_tables_text(const RunDiff& diff, int top);
 [[nodiscard]] std::string diff_tables_markdown(const RunDiff& diff, int top);
-/// What the change comes from, the most telling first: slowed parts, numbers of the machine, the
-/// machine, settings that decide a step; without any of them other programs. A sentence each; empty
-/// for equal runs.
+/// Causes of the change, the most telling first: slowed parts, numbers of the machine, the machine,
+/// settings that decide a step; without any of them other programs. A sentence each; empty for
+/// equal runs.
 [[nodiscard]] std::vector<std::string> root_causes(const RunDiff& diff);
 /// The row of the step that changed most in the direction of the change, in one sentence.
 [[nodiscard]] std::string first_cause(const RunDiff& diff);

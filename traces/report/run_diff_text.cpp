@@ -119,7 +119,7 @@ std::string changes_text(const std::string& title, const char* column,
   return style.title(title) + style.table(table);
 }
 
-/// What was asked for: machine and configuration.
+/// The inputs of the runs: machine and configuration.
 std::string inputs_text(const RunDiff& diff, const Style& style) {
   if (diff.slow.empty() && diff.hardware.empty() && diff.settings.empty())
     return style.line("Machine and configuration: the same");

@@ -319,7 +319,7 @@ std::string slow_part_text(const std::string& part) {
   return (part.starts_with("core") ? "rank " : "link ") + name + " takes " + how + " times as long";
 }
 
-/// What slow parts cost; "": there are none.
+/// The cost of slow parts; "": there are none.
 std::string slow_parts_text(const json& report) {
   if (!report.at("simulated").contains("without_slow_parts_ps")) return "";
   const auto without = report.at("simulated").at("without_slow_parts_ps").get<std::int64_t>();

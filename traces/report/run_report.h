@@ -13,8 +13,8 @@
 #include "traces/report/software_memory.h"
 #include "traces/report/validity.h"
 
-/// What a run says about itself, as one JSON document (schema trellis.run_report/1) and as text for
-/// people. Plain C++. Equal runs give equal bytes.
+/// The report of a run, as one JSON document (schema trellis.run_report/1) and as text for people.
+/// Plain C++. Equal runs give equal bytes.
 namespace trellis::analysis {
 
 /// The numbers of a run that do not come from the device.
@@ -43,7 +43,7 @@ struct RunFacts {
   std::vector<ExpertLoad> routing;  ///< of the last step, by layer; empty: no mixture of experts
 };
 
-/// What a run took on the host. It differs between equal runs, so it is in a separate file:
+/// Costs of a run on the host. They differ between equal runs, so they are in a separate file:
 /// host.json.
 struct HostFacts {
   struct Step {

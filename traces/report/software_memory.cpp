@@ -34,7 +34,7 @@ std::int64_t held_bytes(const json& categories) {
   return sum(categories, std::array{"activation", "temporary"});
 }
 
-/// What the derivative of a micro-batch reads; 0 where it is of one graph with the forward.
+/// Bytes that the derivative of a micro-batch reads; 0 where it is in one graph with the forward.
 std::int64_t saved_at_cut(const SoftwareFacts& facts, const json& rank) {
   if (facts.logits_at_cut_bytes == 0) return 0;
   for (const json& phase : rank.at("phases")) {

@@ -7,7 +7,7 @@
 
 namespace trellis::analysis {
 
-/// What published software's memory depends on in addition to what this trainer's does.
+/// Facts on which the memory of published software depends, in addition to those of this trainer's.
 struct SoftwareFacts {
   std::string name = "none";  ///< key `software`
   bool functionalization =
@@ -16,14 +16,17 @@ struct SoftwareFacts {
                                          ///< graph between loss and derivative; 0: one graph
 };
 
-/// What a run of published training software takes from a core's HBM, next to what this trainer
-/// takes: "inputs and outputs" (parameters, gradients, optimizer states, data: those of this
-/// trainer) + scratch (what this trainer's operators hold, times what neuronx-cc reserved for the
-/// same graph over it) + gradients that functionalization does not alias + what lives between loss
-/// and derivative, where they are two graphs + the runtime's own. Of the rank and the phase that
-/// take most. Null for software whose scratch no published figure gives: none, megatron. `ranks`:
-/// those of trellis.memory/1. "verdict": does_not_fit above the core's capacity, tight within the
-/// estimate's error ("relative_error"), else fits.
+/// The memory that a run of published training software takes from a core's HBM, next to what this
+/// trainer takes. It is the sum of
+/// - "inputs and outputs" (parameters, gradients, optimizer states, data: those of this trainer)
+/// - scratch (what this trainer's operators hold, times the ratio of what neuronx-cc reserved for
+///   the same graph to it)
+/// - gradients that functionalization does not alias
+/// - what lives between loss and derivative, where they are two graphs
+/// - the runtime's own
+/// for the rank and the phase that take most. Null for software for whose scratch there is no
+/// published figure: none, megatron. `ranks`: those of trellis.memory/1. "verdict": does_not_fit
+/// above the core's capacity, tight within the estimate's error ("relative_error"), else fits.
 [[nodiscard]] nlohmann::json software_memory(const SoftwareFacts& facts,
                                              const nlohmann::json& ranks);
 

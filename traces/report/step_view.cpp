@@ -118,7 +118,8 @@ std::int64_t picoseconds_of(double microseconds) {
 }
 
 std::vector<NamedTime> program_time_by_phase(const json& step_report, std::int64_t world_size) {
-  // Of all ranks: more than 64 bits of picoseconds for many of them, or in a damaged report.
+  // Limit of the sum over all ranks: more than 64 bits of picoseconds for many of them, or in a
+  // damaged report.
   constexpr double kMost = 1e30, kMostOfRank = 4e18;
   std::map<std::string, double> sums;
   for (const json& program : step_report.at("programs")) {

@@ -45,7 +45,7 @@ struct StepView {
 [[nodiscard]] StepView view_rank(const nlohmann::json& step_report, std::int64_t rank);
 /// Ranks that `attribution` has rows of, the one of view_step first; none in reports without it.
 [[nodiscard]] std::vector<std::int64_t> attributed_ranks(const nlohmann::json& step_report);
-/// Of a row of the breakdown: what the rank waited for others, in picoseconds.
+/// Picoseconds that the rank of a breakdown's row waited for others.
 [[nodiscard]] std::int64_t waits_of(const nlohmann::json& breakdown_row);
 /// The row of the rank that waits least. REQUIRES: there is one.
 [[nodiscard]] const nlohmann::json& busiest_rank(const nlohmann::json& breakdown);

@@ -56,7 +56,7 @@ void add_times(TextTable& table, const std::string& title, const std::vector<std
   table.add(std::move(cells));
 }
 
-/// What makes the two runs different work; "": nothing that the reports say.
+/// The settings that make the two runs different work; "": the reports show none.
 std::string different_work(const ReportFile& first, const ReportFile& second) {
   std::string keys;
   for (const SettingChange& change : settings_changes(first, second)) {

@@ -15,7 +15,8 @@ struct CoreUse {
   }
 };
 
-/// Of a trellis.run_report/1; none: it is of a device that times itself, or older than this figure.
+/// The use of cores in a trellis.run_report/1; none: it is of a device that times itself, or older
+/// than this figure.
 [[nodiscard]] std::optional<CoreUse> core_use(const nlohmann::json& report);
 /// "32 of 64 logical cores run no rank: 50.00 % of what is paid for"; "all 64 logical cores run a
 /// rank".

@@ -23,7 +23,7 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
-/// What a run is, as far as measured steps say something about it.
+/// The properties of a run that decide which measured steps are comparable.
 struct StepPlace {
   std::string instance;
   std::string software = "none";  ///< key `software` of the configuration
@@ -55,7 +55,7 @@ struct ComparedStep {
   bool operator==(const ComparedStep&) const = default;
 };
 
-/// What the steps of one instance and size class span.
+/// The ranges of the steps of one instance and size class.
 struct ValidatedGroup {
   std::string instance, size;  ///< "any": all groups together
   Span parameters, sequence_length, nodes, tp, pp, cp, experts, lora;

@@ -44,8 +44,8 @@ struct Validity {
 [[nodiscard]] Validity judge_validity(const std::optional<ValidatedRecord>& record,
                                       const StepPlace& place);
 
-/// Whether ranges hold for steps that the record does not know: each step is judged by a record
-/// without the steps of its model family.
+/// Tests whether ranges hold for steps that the record does not know: each step is judged by a
+/// record without the steps of its model family.
 struct CrossValidation {
   std::size_t steps = 0, within = 0;                ///< within their ranges
   std::size_t validated = 0, validated_within = 0;  ///< of those that are called validated
