@@ -8,7 +8,7 @@
 
 namespace trellis::analysis {
 
-/// What a published row is for: `fit` rows may calibrate parameters, `test` rows only judge,
+/// The use of a published row: `fit` rows may calibrate parameters, `test` rows only judge,
 /// `excluded` rows are listed with their reason.
 enum class RowUse { kFit, kTest, kExcluded };
 [[nodiscard]] std::string_view name(RowUse use);

@@ -34,8 +34,8 @@ void sort_worst_first(std::vector<ScoredRow>& scored);
 [[nodiscard]] std::string summaries_text(const std::vector<ScoredRow>& scored, std::size_t width);
 [[nodiscard]] nlohmann::json summaries_json(const std::vector<ScoredRow>& scored);
 
-/// What `trellis accuracy` prints: worst first, then summaries per group and for all, those fitted
-/// on and those held out separately.
+/// The output of `trellis accuracy`: worst first, then summaries per group and for all, those
+/// fitted on and those held out separately.
 [[nodiscard]] std::string accuracy_text(const std::string& subject, std::vector<ScoredRow> scored,
                                         const std::vector<PublishedRow>& excluded);
 /// Schema trellis.accuracy/1.

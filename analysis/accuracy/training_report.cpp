@@ -73,7 +73,7 @@ std::string lines_of(const std::vector<Entry>& entries, std::size_t width) {
   return text;
 }
 
-/// What the signed error may follow.
+/// Properties with which the signed error may correlate.
 const std::vector<std::pair<const char*, double (*)(const Entry&)>>& trends() {
   static const std::vector<std::pair<const char*, double (*)(const Entry&)>> table = {
       {"parameters",
@@ -94,7 +94,7 @@ double trend(const std::vector<Entry>& entries, double (*property)(const Entry&)
   return spearman(x, y);
 }
 
-/// What |rho| exceeds by chance once in twenty.
+/// The |rho| that chance alone exceeds once in twenty.
 double chance(std::size_t rows) {
   return rows < 3 ? 1 : std::min(1.0, 1.96 / std::sqrt(static_cast<double>(rows - 1)));
 }

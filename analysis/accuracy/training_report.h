@@ -18,9 +18,9 @@ namespace trellis::analysis {
 /// Schema trellis.accuracy/1, subject "training".
 [[nodiscard]] nlohmann::json training_json(const std::vector<TrainingRun>& runs,
                                            const std::vector<Prediction>& predictions);
-/// What the judged rows cover and how far off from them the steps are that `trellis simulate`
-/// prints (without what other software adds), by instance and size class. Throws ConfigError when
-/// one of them has no prediction.
+/// The ranges that the judged rows cover, and how far off from them the steps are that `trellis
+/// simulate` prints (without what other software adds), by instance and size class. Throws
+/// ConfigError when one of them has no prediction.
 [[nodiscard]] ValidatedRecord validated_record(const std::vector<TrainingRun>& runs,
                                                const std::vector<Prediction>& predictions);
 /// That of the first row that could not be run; 0: all could.

@@ -98,7 +98,7 @@ std::vector<std::string> command_of(const TrainingRun& run, const TrainingReques
   return command;
 }
 
-/// What is after the last "error: ", or else the last lines.
+/// The text after the last "error: ", or else the last lines.
 std::string error_text(const std::string& err, int exit_code) {
   constexpr std::size_t kMost = 700;
   const std::size_t at = err.rfind("error: ");

@@ -20,7 +20,7 @@ struct MicroBatchTime {
   double idle = 0;    ///< in which they wait for the host
 };
 
-/// What to run for a row of benchmarks/published/training.yaml.
+/// The run that predicts a row of benchmarks/published/training.yaml.
 struct TrainingRun {
   PublishedRow row;
   std::filesystem::path config;
@@ -30,7 +30,7 @@ struct TrainingRun {
   std::optional<MicroBatchTime> telemetry;  ///< as neuron-monitor samples show it
 };
 
-/// What a run said. A run that failed has an error and nothing else.
+/// The result of a run. A run that failed has an error and nothing else.
 struct Prediction {
   double step_s = 0;  ///< expected of the row's software: `simulated` and what the fitted software
                       ///< numbers add to it

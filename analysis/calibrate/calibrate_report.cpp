@@ -155,7 +155,7 @@ ValidatedRecord record_of(const CalibrateResult& result, RowUse use) {
 
 namespace {
 
-/// What is fitted; problems are rows that could not be predicted.
+/// The rows that are fitted; problems are rows that could not be predicted.
 std::vector<MeasuredParts> fit_rows(const CalibrateResult& result, Problems& problems) {
   std::vector<MeasuredParts> rows;
   for (std::size_t i = 0; i < result.runs.size(); ++i) {

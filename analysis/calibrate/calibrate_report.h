@@ -9,7 +9,7 @@
 #include "analysis/calibrate/fit.h"
 #include "analysis/calibrate/measurements.h"
 
-/// What `trellis calibrate` found: schema trellis.calibrate/1.
+/// The result of `trellis calibrate`: schema trellis.calibrate/1.
 namespace trellis::analysis {
 
 struct CalibrateResult {

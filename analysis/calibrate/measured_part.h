@@ -8,7 +8,7 @@
 
 namespace trellis::analysis {
 
-/// What a step consists of, measured alone: a kernel says something about computation only, a
+/// A part of a step that was measured alone: a kernel says something about computation only, a
 /// collective about communication only.
 enum class PartKind : std::uint8_t { kKernel, kCollective };
 [[nodiscard]] std::string_view name(PartKind kind);

@@ -11,7 +11,7 @@
 
 namespace trellis::analysis {
 
-/// What `trellis collectives` is asked for. Size, count and rank rules are those of nccom-test.
+/// The request of `trellis collectives`. Rules of sizes, counts and ranks are those of nccom-test.
 struct CollectiveSweep {
   std::string op;  ///< "all_reduce" or nccom-test's "allr"
   std::string instance = sim::kProgramInstance;

@@ -45,7 +45,7 @@ struct CostReport {
   [[nodiscard]] double cost(const CostCase& of, const PricePlan& plan) const {
     return node_hours(of) * plan.per_hour;
   }
-  /// Of it, for cores that run no rank; 0 also where nothing is known of them.
+  /// The part of cost() for cores that run no rank; 0 also where nothing is known of them.
   [[nodiscard]] double cost_of_unused(const CostCase& of, const PricePlan& plan) const {
     return cores ? cost(of, plan) * cores->unused_share() : 0;
   }
@@ -55,7 +55,7 @@ struct CostReport {
 [[nodiscard]] std::string cost_text(const CostReport& report);
 /// "1,235" or "12.35".
 [[nodiscard]] std::string money_text(double amount);
-/// What takes most of the time, and what most of the rest.
+/// The largest part of the time, and the largest of the rest.
 [[nodiscard]] std::string dominating(const RunTime& time);
 
 }  // namespace trellis::analysis

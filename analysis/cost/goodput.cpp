@@ -33,7 +33,7 @@ class Random {
   std::uint64_t state_;
 };
 
-/// What happened up to a failure.
+/// Times of the stretch of training before a failure.
 struct Stretch {
   double kept = 0, saving = 0, lost = 0;
 };

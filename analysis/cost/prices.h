@@ -6,7 +6,7 @@
 
 namespace trellis::analysis {
 
-/// What an instance costs under one way of paying.
+/// The price of an instance under one way of paying.
 struct PricePlan {
   std::string name;     ///< on_demand, reserved, spot, or the user's own word
   double per_hour = 0;  ///< in the file's currency, for one instance

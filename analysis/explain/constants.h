@@ -24,7 +24,7 @@ struct UncertainConstant {
 /// software only where the step has one.
 [[nodiscard]] std::vector<UncertainConstant> uncertain_constants(const sim::SystemConfig& system);
 
-/// What to measure for a number of this key.
+/// The measurement that would determine a number of this key.
 [[nodiscard]] std::string measurement_of(const std::string& key);
 
 }  // namespace trellis::analysis

@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 using Align = TextTable::Align;
 
-/// Of the constants those that change the step at all, or that a step is refused with.
+/// The constants that change the step at all, or with which a step is refused.
 std::vector<const Sensitivity*> that_matter(const Explanation& explanation) {
   std::vector<const Sensitivity*> all;
   for (const Sensitivity& each : explanation.sensitivity.constants) {
@@ -133,7 +133,7 @@ std::string factor_text(const Validity& validity) {
   return text + "\n  " + validity.basis;
 }
 
-/// What to run so that the answer is no longer exploratory.
+/// The run after which the answer is no longer exploratory.
 std::string validation_of(const Explanation& e) {
   return fmt::format(
       "the step itself: `trellis export {}` writes the configuration for the software that runs "

@@ -18,7 +18,7 @@ using nlohmann::json;
 
 constexpr double kEachRelease = 0.1;
 
-/// Of "2.28.0" the 28; none: no release of Neuron.
+/// The minor number of a release of Neuron, 28 of "2.28.0"; none: no release of Neuron.
 std::optional<int> minor_of(const std::string& release) {
   if (!release.starts_with("2.")) return std::nullopt;
   return std::atoi(release.c_str() + 2);

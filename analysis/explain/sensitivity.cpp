@@ -20,7 +20,7 @@ std::int64_t step_of(const std::string& report) {
   throw Error(ExitCode::kInterrupted, "interrupted while constants were changed");
 }
 
-/// What is simulated: question i + 1 is `ends[i]`, question 0 the step as it is.
+/// The steps to simulate: question i + 1 is `ends[i]`, question 0 the step as it is.
 std::vector<StepQuestion> questions_of(
     const StepQuestion& step, const std::vector<std::pair<EndOfRange*, std::string>>& ends) {
   std::vector<StepQuestion> questions = {step};

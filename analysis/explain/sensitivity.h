@@ -11,7 +11,7 @@
 
 namespace trellis::analysis {
 
-/// What a step takes with a constant at one end of its range.
+/// The time of a step with a constant at one end of its range.
 struct EndOfRange {
   std::string value;
   std::optional<std::int64_t> step_ps;  ///< none: such a machine is refused, see `problem`

@@ -29,7 +29,7 @@ bool is_of_source(const std::string& key) {
 /// Values of the result by resolved name.
 class Again {
  public:
-  /// What no row decides is as it was, so that the result is legal when it was.
+  /// Keys that no row decides keep their values of before, so that the result is legal when it was.
   Again(const ImportedConfig& imported, const ResolvedSettings& before,
         const Counterparts& counterparts)
       : settings_(settings_of(imported)) {
@@ -42,9 +42,9 @@ class Again {
     resolved_ = ResolvedSettings::of_settings(whole);
   }
   [[nodiscard]] bool says(const std::string& key) const { return said_.contains(key); }
-  /// Whether value() is more than a guess: no legal result, no defaults.
+  /// True if value() is more than a guess: no legal result, no defaults.
   [[nodiscard]] bool knows(const std::string& key) const { return resolved_ || says(key); }
-  /// What the key would be; "null" when nothing decides it.
+  /// The value that the key would have; "null" when nothing decides it.
   [[nodiscard]] std::string value(const std::string& key) const {
     if (resolved_ && !resolved_->yaml(key).empty()) return resolved_->yaml(key);
     const auto found = said_.find(key);
@@ -141,7 +141,8 @@ class Judge {
     }
   }
 
-  /// What no key of the file says, and the other program would do in another way.
+  /// Leaves out a key that the file does not set and whose default the other program decides in
+  /// another way.
   void judge_default(const SourceKey& resolved) {
     const std::string key = resolved_name(resolved.key);
     if (!seen_.insert(key).second || is_form(key) || !has(key) || !again_.knows(key)) return;

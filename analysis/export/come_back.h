@@ -13,7 +13,7 @@ namespace trellis::analysis {
 /// How the keys of one other program are judged.
 struct Counterparts {
   std::string program;  ///< "Megatron-LM"
-  /// Whether the other program has a name for this key: it has an importer's row.
+  /// True if the other program has a name for this key: it has an importer's row.
   std::function<bool(std::string_view key)> has;
   /// Why a key has none; "": for no special reason.
   std::function<std::string(std::string_view key)> why;
@@ -23,9 +23,9 @@ struct Counterparts {
   std::vector<std::string_view> none = {"name", "exp_manager.name"};
 };
 
-/// What was written for another program is imported again: a key comes back when the other program
-/// has a name for it and the imported value is the one before. All others are left out, each with
-/// the reason: keys of the file first, then what defaults or a model's config.json decide
+/// Imports again what was written for another program: a key comes back when the other program has
+/// a name for it and the imported value is the one before. All others are left out, each with the
+/// reason: keys of the file first, then those that defaults or a model's config.json decide
 /// differently.
 [[nodiscard]] std::vector<LeftOut> left_out(const ResolvedSettings& before,
                                             const ImportedConfig& again,

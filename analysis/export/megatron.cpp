@@ -102,7 +102,7 @@ std::string why(std::string_view key) {
   return "";
 }
 
-/// Of arguments for stages of different sizes the import refuses all, so none is written.
+/// The import refuses all arguments for stages of different sizes, so none is written.
 void add_uneven_stages(const ResolvedSettings& settings, std::vector<LeftOut>& left_out) {
   constexpr const char* kStages = "distributed_strategy.pipeline_model_parallel_size";
   const trainer::RunConfig& config = settings.config();

@@ -22,14 +22,14 @@ struct MegatronWord {
   std::string_view keys;                  ///< that it decides when it is read; separated by spaces
 };
 
-/// Of a row that a rule decides. Null: there is none, which no row has.
+/// The word of a row that a rule decides. Null: there is none; every such row has one.
 [[nodiscard]] const MegatronWord* megatron_word(std::string_view name);
 /// The row that decides `key`, among those of rules.
 [[nodiscard]] bool megatron_word_decides(std::string_view key);
-/// Whether a row that moves is written: its key has an effect in this configuration.
+/// True if a row that moves is written: its key has an effect in this configuration.
 [[nodiscard]] bool megatron_moves(std::string_view name, const ResolvedSettings& settings);
 
-/// What Megatron-LM has to be given where its key has no value here; "": nothing.
+/// The value that Megatron-LM needs where its key has no value here; "": none.
 [[nodiscard]] std::string megatron_needs(std::string_view name);
 
 }  // namespace trellis::analysis

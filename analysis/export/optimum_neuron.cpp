@@ -42,7 +42,7 @@ void add_batches(const Settings& s, ordered_json& out) {
   const trainer::RunConfig& config = s.config();
   const int cuts = config.num_microbatches();
   const bool staged = config.pp() > 1;
-  // Of a pipeline the batch of a device holds all its micro-batches.
+  // With a pipeline the batch of a device holds all its micro-batches.
   out["per_device_train_batch_size"] = config.data.micro_batch_size * (staged ? cuts : 1);
   out["gradient_accumulation_steps"] = staged ? 1 : cuts;
   if (staged) out["pipeline_parallel_num_microbatches"] = cuts;

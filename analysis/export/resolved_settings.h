@@ -19,7 +19,7 @@ class ResolvedSettings {
   /// Throws ConfigError (file:line) for a file that `trellis validate` refuses.
   static ResolvedSettings of_file(const std::string& file,
                                   const std::vector<std::string>& overrides);
-  /// Of settings that were imported; nullopt when they are no legal configuration.
+  /// Resolves settings that were imported; nullopt when they are no legal configuration.
   static std::optional<ResolvedSettings> of_settings(const std::vector<Setting>& settings);
 
   [[nodiscard]] const trainer::RunConfig& config() const { return config_; }

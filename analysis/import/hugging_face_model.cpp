@@ -18,7 +18,7 @@ using trainer::HfModelConfig;
 
 constexpr const char* kSetting = "model.model_config";
 
-/// What the reader of model.model_config reads of every model, and of models of some types.
+/// Keys that the reader of model.model_config reads for every model, and for models of some types.
 constexpr std::string_view kReadOfAll =
     "model_type num_hidden_layers hidden_size intermediate_size num_attention_heads "
     "num_key_value_heads head_dim max_position_embeddings vocab_size rope_theta rope_scaling "

@@ -94,7 +94,7 @@ class Arguments {
   mutable std::set<std::string> bad_;  ///< names whose problem is reported
 };
 
-/// What arguments need to know of the model.
+/// Properties of the model on which arguments depend.
 struct ModelFacts {
   std::string type;  ///< "llama"
   std::optional<int> kv_heads, max_positions;
@@ -111,7 +111,7 @@ struct Layout {
 };
 [[nodiscard]] Layout layout_of(const Arguments& args);
 
-/// What one argument, or several of them together, became.
+/// Result of one argument, or of several together.
 struct Schedule {
   std::vector<Setting> type, kwargs, warmup;  ///< by the key that asks for them
   std::string note, problem;                  ///< of lr_scheduler_type
@@ -142,7 +142,7 @@ struct Context {
 [[nodiscard]] ModelFacts import_model(const JsonObject& config, ImportedConfig& imported,
                                       Problems& problems);
 void import_arguments(const JsonObject& object, const Context& context, ImportedConfig& imported);
-/// What a legal file needs and no key asked for: transformers' defaults.
+/// Adds transformers' defaults that a legal file needs and that no key asked for.
 void add_implied(const Context& context, ImportedConfig& imported);
 
 }  // namespace trellis::analysis::hugging_face

@@ -81,7 +81,7 @@ std::vector<Row> direct_rows() {
       {"transpose_nki_inputs", kBoolean, "model.transpose_nki_inputs"},
       {"optimizer_save_master_weights_in_ckpt", kBoolean,
        "exp_manager.checkpoint_callback_params.use_master_weights_in_ckpt"},
-      // Of trl's SFTConfig: how long a sample is.
+      // trl's SFTConfig: the length of a sample.
       {"max_length max_seq_length", kInteger, "model.encoder_seq_length"},
       {"packing", kBoolean, "model_alignment_strategy.sft.packing"},
   };

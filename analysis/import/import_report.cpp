@@ -22,7 +22,7 @@ constexpr std::array kAllStatus = {ImportStatus::kMapped, ImportStatus::kDefault
                                    ImportStatus::kIgnored, ImportStatus::kUnsupported,
                                    ImportStatus::kUnclassified};
 
-/// Whether the key is in the result under its own name and value, and nothing is to say about it.
+/// True if the key is in the result under its own name and value, with nothing to note about it.
 bool is_same(const ImportedKey& key) {
   return key.status == ImportStatus::kMapped && key.note.empty() && key.settings.size() == 1 &&
          key.settings[0] == Setting{key.source.key, key.source.value};
@@ -35,7 +35,7 @@ std::string becomes(const ImportedKey& key) {
   return text;
 }
 
-/// What a key becomes, or why not: then with its place, which needs a look.
+/// The result for a key. For one without a result its place, which needs a look, and the reason.
 std::string outcome(const ImportedKey& key) {
   if (key.status == ImportStatus::kUnsupported || key.status == ImportStatus::kUnclassified)
     return key.source.where + ": " + key.note;
@@ -54,7 +54,7 @@ std::map<std::string, std::string> old_names(const ImportedConfig& imported) {
   return names;
 }
 
-/// What is not in the result, and why, as comments.
+/// The keys that are not in the result, and why, as comments.
 std::string left_out(const ImportedConfig& imported) {
   std::string text;
   for (const ImportStatus status : {ImportStatus::kUnclassified, ImportStatus::kUnsupported,
@@ -80,7 +80,8 @@ std::set<std::string> keys_asked_for(const ImportedConfig& imported) {
   return keys;
 }
 
-/// What the result has in addition: defaults of the other program, and what a run needs.
+/// The settings that the result has in addition: defaults of the other program, and what a run
+/// needs.
 std::string assumed_text(const ImportedConfig& imported) {
   const std::set<std::string> asked = keys_asked_for(imported);
   std::string text;

@@ -51,16 +51,16 @@ struct ImportedConfig {
 /// ConfigError that names both places where two keys give one setting different values.
 [[nodiscard]] std::vector<Setting> settings_of(const ImportedConfig& imported);
 
-/// What becomes of a setting in this program's schema (trainer/config/reader/known_keys.h): mapped
-/// to itself, or why not. `source`: where it comes from; `setting`: what it means here.
+/// Classifies a setting in this program's schema (trainer/config/reader/known_keys.h): mapped to
+/// itself, or the reason why not. `source`: where it comes from; `setting`: what it means here.
 [[nodiscard]] ImportedKey classify(SourceKey source, Setting setting);
 
-/// Of a coefficient of Megatron's auxiliary loss, which NeMo shares.
+/// Note on a coefficient of Megatron's auxiliary loss, which NeMo shares.
 inline constexpr const char* kAuxiliaryLossNote =
     "Megatron adds a loss per layer, divided by top_k; here it is one loss of all layers: multiply "
     "by layers / top_k for about the same strength";
 
-// What becomes of a key, one kind each.
+// Results for a key, one kind each.
 [[nodiscard]] ImportedKey ignored(SourceKey source, std::string why);
 [[nodiscard]] ImportedKey at_default(SourceKey source, std::string why = "");
 [[nodiscard]] ImportedKey unsupported(SourceKey source, std::string advice);

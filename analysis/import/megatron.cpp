@@ -77,7 +77,7 @@ ImportedKey import_argument(const MegatronArgument& argument, const MegatronArgu
   return key;
 }
 
-/// What a model is like decides what it is called.
+/// The name of the model, which follows from its properties.
 std::string name_of(const MegatronArguments& all) {
   if (all.has("num-experts")) return "megatron_mixtral";
   const bool llama = all.has("swiglu") && all.text("normalization") == "RMSNorm";
@@ -102,7 +102,7 @@ void experts_defaults(const MegatronArguments& all, std::vector<Setting>& settin
 /// Where Megatron-LM's sizes follow from other sizes.
 void size_defaults(const MegatronArguments& all, std::vector<Setting>& settings) {
   if (const auto hidden = all.integer("hidden-size"); hidden && *hidden > 0 && *hidden < 1 << 24) {
-    // Of a gated one 8/3 of it, in multiples of 64; else 4 times.
+    // The size of a gated MLP is 8/3 of it, in multiples of 64; else 4 times.
     const std::int64_t gated = *hidden * 4 * 2 / 3 / 64 * 64;
     settings.push_back(
         {"model.ffn_hidden_size", fmt::format("{}", all.has("swiglu") ? gated : *hidden * 4)});

@@ -30,7 +30,7 @@ class MegatronArguments {
  public:
   explicit MegatronArguments(std::vector<MegatronArgument> arguments);
   [[nodiscard]] const std::vector<MegatronArgument>& all() const { return arguments_; }
-  /// Whether it is given, whatever its value is.
+  /// True if the argument is given, whatever its value is.
   [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
   /// Its first value; "" when it is not given, not known or a flag.
   [[nodiscard]] std::string text(std::string_view name) const;
@@ -52,7 +52,7 @@ class MegatronArguments {
 [[nodiscard]] MegatronArguments megatron_arguments(const ShellScript& script,
                                                    const std::string& file);
 
-/// Whether a flag has a value, or an argument of one value several.
+/// True if a flag has a value, or an argument of one value has several.
 [[nodiscard]] bool has_wrong_count(const MegatronArgument& argument);
 /// null: no one knows it. `name` without dashes.
 [[nodiscard]] const MegatronRow* megatron_row(std::string_view name, bool launches);

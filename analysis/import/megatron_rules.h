@@ -6,7 +6,7 @@
 
 namespace trellis::analysis {
 
-/// What becomes of an argument whose meaning depends on its value or on other arguments
+/// The result for an argument whose meaning depends on its value or on other arguments
 /// (MegatronRow::Does::kRule).
 [[nodiscard]] ImportedKey apply_megatron_rule(const MegatronArgument& argument,
                                               const MegatronArguments& all);
@@ -14,8 +14,8 @@ namespace trellis::analysis {
 using MegatronRule = ImportedKey (*)(const MegatronArgument&, const MegatronArguments&);
 [[nodiscard]] MegatronRule megatron_run_rule(std::string_view name);
 
-/// What Megatron-LM does where an argument is missing and this program would do otherwise, and
-/// what a legal file needs.
+/// Settings that a legal file needs, and Megatron-LM's defaults for missing arguments where this
+/// program has another one.
 [[nodiscard]] std::vector<Setting> megatron_defaults(const MegatronArguments& all);
 
 /// Samples of a step: --global-batch-size, or a micro-batch for each data-parallel rank; nullopt

@@ -236,7 +236,7 @@ ImportedKey launcher(const Argument& a, const Arguments& all) {
   return mapped(a, {{nodes ? "trainer.num_nodes" : "trainer.devices", a.source.value}});
 }
 
-/// What decay and its style are here; `decays` steps of `lasts`.
+/// Adds the decay and its style as they are here; `decays` steps of `lasts`.
 void decay(const Arguments& all, Count lasts, Count decays, MegatronSchedule& made) {
   const std::string style =
       all.has("lr-decay-style") ? all.text("lr-decay-style") : std::string("linear");

@@ -5,7 +5,7 @@
 
 namespace trellis::analysis {
 
-/// What becomes of arguments of Megatron-LM. Source: the parser of Megatron-LM as of August 2026
+/// How an argument of Megatron-LM is imported. Source: the parser of Megatron-LM as of August 2026
 /// (megatron/training/arguments.py and the dataclasses it makes arguments of), and names of older
 /// versions.
 struct MegatronRow {

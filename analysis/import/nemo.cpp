@@ -145,7 +145,7 @@ ImportedKey zero_precision(const SourceKey& source, const Values& values) {
                 "chosen singly: precision.type manual");
 }
 
-/// Of a dense decoder each checkpoint is also written as Megatron-core has it.
+/// The checkpoints of a dense decoder are also written as Megatron-core has them.
 ImportedKey checkpoint_format(const SourceKey& source, const Values& values) {
   if (source.value != "torch_dist")
     return ignored(source,
@@ -157,7 +157,7 @@ ImportedKey checkpoint_format(const SourceKey& source, const Values& values) {
   return mapped(source, {{source.key, source.value}});
 }
 
-/// Of the checkpoints of checkpoint_format().
+/// Files of the checkpoints of checkpoint_format().
 ImportedKey files_per_rank(const SourceKey& source, const Values& values) {
   const auto format = values.find("model.dist_ckpt_format");
   if (format == values.end() ||

@@ -5,7 +5,7 @@
 
 namespace trellis::analysis {
 
-/// What becomes of a key of NeMo 1.x or NeMo-Megatron for Neuron whose meaning is not that of the
+/// How a key of NeMo 1.x or NeMo-Megatron for Neuron is imported whose meaning is not that of the
 /// key of the same name here. Source: NxDT's "Migrating from NeMo / NNM to NxD Training" tables.
 struct NemoRow {
   enum class Does {

@@ -98,8 +98,8 @@ class PlainReader {
     command_.clear();
   }
 
-  /// Of the words that a shell has a meaning for, only variables for other programs are plain; and
-  /// words that are scripts are not.
+  /// True if a command means the same without a shell: it starts a program or sets variables for
+  /// other programs, and no word is itself a script.
   static bool is_plain(const ShellCommand& command) {
     constexpr std::array<std::string_view, 3> kPrograms = {"torchrun", "python", "python3"};
     const std::string& first = command.front().text;

@@ -15,8 +15,8 @@ namespace trellis::analysis {
 struct ShellWord {
   std::string text;  ///< expanded; what is not known stays as it is written: "$1/logs"
   int line = 0;      ///< where its first character is written, which may be in an assignment
-  /// What of the shell decides it, such as "$1", "$(date)" or "the condition in line 12"; "": its
-  /// text is what bash makes of it.
+  /// The part of the shell that decides the word, such as "$1", "$(date)" or "the condition in line
+  /// 12"; "": its text is what bash makes of it.
   std::string undetermined = {};
   /// The variable that the script does not set and whose default was taken: "SEQ" of
   /// ${SEQ:-2048}; "": none.

@@ -52,7 +52,7 @@ struct TorchtitanSchedule {
 [[nodiscard]] TorchtitanSchedule torchtitan_schedule(const TorchtitanValues& values);
 
 using TorchtitanRule = ImportedKey (*)(const SourceKey& source, const TorchtitanValues& values);
-/// Of a row that a rule decides; null: there is none, which no row has.
+/// The rule of a row that a rule decides; null: there is none; every such row has one.
 [[nodiscard]] TorchtitanRule torchtitan_rule(std::string_view key);
 /// Rules of the layout, the batches and the pipeline; of models, data and checkpoints.
 [[nodiscard]] TorchtitanRule torchtitan_layout_rule(std::string_view key);

@@ -6,7 +6,7 @@
 
 namespace trellis::analysis {
 
-/// What becomes of a key of torchtitan's TOML. Source: torchtitan/config/job_config.py of version
+/// How a key of torchtitan's TOML is imported. Source: torchtitan/config/job_config.py of version
 /// 0.2.2, the last that reads TOML.
 struct TorchtitanRow {
   enum class Does {

@@ -18,7 +18,7 @@ std::string place_of(const std::string& where, const std::string& key) {
   return where.ends_with(":" + key) ? where.substr(0, where.size() - key.size() - 1) : where;
 }
 
-/// Whether the text of a value reads back as that value: a quote or a bracket at a bad place may
+/// True if the text of a value reads back as that value: a quote or a bracket at a bad place may
 /// not.
 bool reads_back(const std::string& value) {
   try {

@@ -46,7 +46,7 @@ bool is_of_the_call(const std::string& name) {
   return name == "hparams.yaml" || name == "cmd-args.log" || name == RunLock::kFileName;
 }
 
-/// Of equal runs at different places the same.
+/// Neutral values of the places, so that equal runs at different places are the same.
 constexpr const char* kPlaces[] = {"exp_manager.explicit_log_dir=null", "exp_manager.exp_dir=null",
                                    "exp_manager.name=null", "exp_manager.version=null"};
 
@@ -140,7 +140,7 @@ bool is_plain_name(const std::string& name) {
          name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
 }
 
-/// Whether store() made it: the place may hold files of others.
+/// True if store() made the file: the directory may hold files of others.
 bool is_kept_run(const fs::path& file) {
   const std::string stem = file.stem().string();
   const bool named = file.extension() == kSuffix &&
@@ -149,7 +149,7 @@ bool is_kept_run(const fs::path& file) {
   return named && is_cache_file(file);
 }
 
-/// Of all runs in `directory`, by their keys.
+/// Large files of all runs in `directory`, by their keys.
 std::map<std::string, std::vector<fs::path>> large_files_in(const fs::path& directory) {
   const std::size_t length = ContentHash().to_string().size();
   std::map<std::string, std::vector<fs::path>> files;

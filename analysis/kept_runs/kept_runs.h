@@ -16,7 +16,7 @@
 /// trainer.
 namespace trellis::analysis {
 
-/// What a simulated run is made from.
+/// Everything that decides the result of a simulated run.
 struct RunSources : trainer::RunSource {
   std::vector<std::string> options;             ///< all others that decide what a run says
   std::vector<std::filesystem::path> files;     ///< whose content counts

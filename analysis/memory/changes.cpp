@@ -24,7 +24,7 @@ using nlohmann::json;
 using trainer::Recompute;
 using trainer::RunConfig;
 
-/// What is changed, as factors and switches.
+/// A change of the configuration, as factors and switches.
 struct Choice {
   bool zero1 = false, sequence_parallel = false;
   Recompute recompute = Recompute::kNone;  ///< kNone: as it is

@@ -8,8 +8,8 @@
 
 #include "trainer/config/run_config.h"
 
-/// Whether a run would work on another device: what that needs, and which operators of the run it
-/// does not have. Schema trellis.portability_check/1.
+/// Checks whether a run would work on another device: what that needs, and which operators of the
+/// run it does not have. Schema trellis.portability_check/1.
 namespace trellis::analysis {
 
 struct Requirement {

@@ -93,7 +93,7 @@ trainer::PassCost of_rank(const SchedulePlan& plan, int rank) {
   return sum;
 }
 
-/// Of a pass; without a unit in mean forwards of a rank.
+/// Text of a pass's time. If the plan has no unit of time, it is in mean forwards of a rank.
 std::string pass_text(const SchedulePlan& plan, std::int64_t amount) {
   if (plan.in_time) return milliseconds_text(amount);
   std::int64_t sum = 0;

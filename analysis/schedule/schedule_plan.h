@@ -11,7 +11,7 @@
 #include "trainer/config/schedule/schedule_timing.h"
 #include "traces/report/report_file.h"
 
-/// What `trellis schedule` draws: a schedule, and the costs that it is drawn with.
+/// The input of `trellis schedule`: a schedule, and the costs that it is drawn with.
 namespace trellis::analysis {
 
 struct SchedulePlan {

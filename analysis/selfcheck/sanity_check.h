@@ -32,7 +32,7 @@ struct SanityCheck {
 [[nodiscard]] std::vector<SanityCheck> collective_checks();
 /// Peaks, equal layers, repeatability of kernels.
 [[nodiscard]] std::vector<SanityCheck> core_checks();
-/// What faster and slower hardware does to kernels and collectives.
+/// Checks the effect of faster and slower hardware on kernels and collectives.
 [[nodiscard]] std::vector<SanityCheck> bandwidth_checks();
 
 }  // namespace trellis::analysis

@@ -10,7 +10,7 @@
 
 namespace trellis::analysis {
 
-/// What arithmetic alone says of a step: nothing was simulated.
+/// Bounds of a step from arithmetic alone: nothing was simulated.
 struct BoundReport {
   std::string name, instance;
   int nodes = 1;

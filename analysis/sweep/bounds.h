@@ -17,7 +17,7 @@
 /// activations' traffic, transfers between stages, contended links) counts nothing.
 namespace trellis::analysis {
 
-/// What collectives take on an idle machine, remembered by group and size. Rank r runs on core r.
+/// Times of collectives on an idle machine, remembered by group and size. Rank r runs on core r.
 /// Calls may come from any thread.
 class CollectiveTimes {
  public:

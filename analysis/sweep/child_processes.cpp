@@ -44,7 +44,7 @@ std::string read_text(const std::filesystem::path& file) {
   return text.str();
 }
 
-/// Of a child that has ended or is about to.
+/// Waits for a child that has ended or is about to.
 int wait_status(pid_t child) {
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {}

@@ -28,7 +28,7 @@ class ChildProcesses {
     std::size_t key = 0;
     int exit_code = 0;
     std::string out, err;
-    /// What the last "error: " of `err` says, on one line.
+    /// The text after the last "error: " of `err`, on one line.
     [[nodiscard]] std::string error() const;
   };
 

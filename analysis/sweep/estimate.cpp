@@ -97,8 +97,8 @@ std::int64_t time_passes(const RunConfig& config, const std::vector<trainer::Pas
   return trainer::time_schedule(shape, costs, picoseconds(transfer_seconds(config, times))).end;
 }
 
-/// What DP adds to a rank's step: gradients after the last backward, then with ZeRO-1 the weights
-/// after the update.
+/// Seconds that DP adds to a rank's step: gradients after the last backward, then with ZeRO-1 the
+/// weights after the update.
 double exchange_seconds(const RunConfig& config, double parameters, double last_backward,
                         double update, CollectiveTimes& times) {
   const int members = config.dp() * config.cp();

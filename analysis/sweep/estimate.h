@@ -33,9 +33,10 @@ struct StageProfile {
   double parameters = 0;  ///< that `update` is of: those that a rank owns
 };
 
-/// What of a layout a profile depends on: TP, CP, micro-batch size, sequence parallelism, ZeRO-1,
-/// copies of heads and recomputation, on one stage. One replica; two where the replicas of the
-/// layout are neighbours that share links at the same moments, as they do without a pipeline.
+/// The parts of a layout on which a profile depends: TP, CP, micro-batch size, sequence
+/// parallelism, ZeRO-1, copies of heads and recomputation, on one stage. One replica; two where the
+/// replicas of the layout are neighbours that share links at the same moments, as they do without a
+/// pipeline.
 [[nodiscard]] Candidate profile_layout(const Candidate& candidate, int ranks_per_node);
 /// The profile whose passes are the least among those that differ from this one in recomputation,
 /// replicas and the optimizer only: those add work to the same layers.
@@ -61,7 +62,7 @@ inline constexpr int kProfileMicroBatches[] = {2, 3};
 [[nodiscard]] std::int64_t estimate_step(const trainer::RunConfig& config,
                                          const StageProfile& profile, CollectiveTimes& times);
 
-/// What of that its stages' passes take in the schedule.
+/// The part of estimate_step() that the stages' passes take in the schedule.
 [[nodiscard]] std::int64_t estimate_passes(const trainer::RunConfig& config,
                                            const StageProfile& profile, CollectiveTimes& times);
 

@@ -91,7 +91,7 @@ void check_result(const json& result, std::size_t candidates, const std::string&
     (void)check_form(result.at("step"), kStep, where + ".step", problems);
 }
 
-/// What is found in the file, or judged to be damaged.
+/// Checks what was found in the file. Throws for a damaged one.
 JournalFile checked(JournalFile journal) {
   Problems problems;
   check_head(journal.head, place_of(journal.file, 1), problems);

@@ -18,7 +18,7 @@ struct RankRequest {
               deadline = {};  ///< price file, one of its ways to pay, "300B", "30d"; "": not given
 };
 
-/// What simulated layouts of all numbers of nodes are ranked by.
+/// The criterion by which simulated layouts of all numbers of nodes are ranked.
 struct Ranking {
   std::string by;
   PriceFile prices;

@@ -15,10 +15,10 @@ namespace trellis::analysis {
 /// kOpen is no result: no one has simulated it yet.
 enum class SweepStatus { kOpen, kOk, kOom, kIllegal, kDominated };
 [[nodiscard]] std::string name(SweepStatus status);
-/// Whether a text is the name of a status that a result can have.
+/// True if a text is the name of a status that a result can have.
 [[nodiscard]] bool is_status(const std::string& text);
 
-/// What `trellis simulate` said of a candidate.
+/// The result of `trellis simulate` for a candidate.
 struct SimulatedStep {
   std::int64_t step_time_ps = 0;
   double tokens_per_s = 0, mfu = 0;
@@ -62,8 +62,8 @@ struct SweepRow {
 /// beats in step time and memory. Returns how many rows are open still.
 [[nodiscard]] std::size_t settle(std::vector<SweepRow>& rows, std::size_t top);
 
-/// What the journal keeps of a simulated row, and back. REQUIRES of the second: the keys that the
-/// first one writes.
+/// Writes a simulated row for the journal, and reads it back. apply_result() REQUIRES the keys that
+/// result_json() writes.
 [[nodiscard]] nlohmann::json result_json(const SweepRow& row);
 void apply_result(const nlohmann::json& result, SweepRow& row);
 

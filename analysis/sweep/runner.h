@@ -23,7 +23,7 @@ struct SweepResult {
   Shard shard;
   std::vector<SweepRow> rows;  ///< of the shard, in the order of the enumeration
   std::optional<Ranking> ranking = {};
-  /// Of the machine, for every candidate.
+  /// Use of the machine's cores, the same for every candidate.
   [[nodiscard]] CoreUse cores(int nodes) const {
     return {nodes * space.space.ranks_per_node, nodes * space.space.cores_per_node};
   }

@@ -96,9 +96,9 @@ std::string gib(std::int64_t bytes) {
   return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
 }
 
-/// What the modes of recomputation change in a configuration. No rule about a layout reads them, so
-/// that layouts that differ only in the mode share one validation; modes that have their own
-/// rules here (a list of modules that is wrong) are validated one by one.
+/// The settings that the modes of recomputation change in a configuration. No rule about a layout
+/// reads them, so layouts that differ only in the mode share one validation. Modes that have their
+/// own rules here (a list of modules that is wrong) are validated one by one.
 class RecomputeModes {
  public:
   RecomputeModes(const SweepSpace& space, const trainer::RunConfigFile& file) {

@@ -12,8 +12,7 @@
 
 namespace trellis::analysis {
 
-/// What the user asks for: a part of it decides which rows there are, the rest how the work is
-/// done.
+/// The user's request: a part of it decides which rows there are, the rest how the work is done.
 struct SweepRequest {
   std::string config;
   std::vector<std::string> overrides;
@@ -48,8 +47,8 @@ struct SweepSpace {
 /// its bounds.
 [[nodiscard]] std::vector<SweepRow> judge(const SweepSpace& space, int threads);
 
-/// What decides the rows, as dotted keys and values: the settings of the first legal candidate, the
-/// axes, the machine's numbers. Two sweeps with the same facts have the same rows.
+/// The inputs that decide the rows, as dotted keys and values: the settings of the first legal
+/// candidate, the axes, the machine's numbers. Two sweeps with the same facts have the same rows.
 [[nodiscard]] nlohmann::json facts_of(const SweepSpace& space, const std::vector<SweepRow>& rows);
 
 }  // namespace trellis::analysis

@@ -64,8 +64,9 @@ double residual_width(const RunConfig& config, const Widths& w) {
   return w.hidden / (config.distributed_strategy.sequence_parallel ? config.tp() : 1);
 }
 
-/// Of keys, and of values: attention reads a copy for each query head, unless one key head serves
-/// them all as a view. Recomputed attention keeps what it is given, and ring attention copies none.
+/// Saved width of keys, and of values: attention reads a copy for each query head, unless one key
+/// head serves them all as a view. Recomputed attention keeps its inputs, and ring attention copies
+/// none.
 double saved_key_width(const RunConfig& config, const Widths& w) {
   const ModelSection& m = config.model;
   const int key_heads = m.num_kv_heads * config.distributed_strategy.kv_replicator / config.tp();
@@ -104,9 +105,9 @@ double saved_scores(const RunConfig& config) {
   return heads * m.encoder_seq_length * (wide == own ? wide : wide + own) / own;
 }
 
-/// What the backward of a layer reads, in elements of a token: inputs and results of its norms,
-/// query, key and value, the context, and inside the MLP what its matrices gave and took. Frozen
-/// matrices (LoRA) need not what they took.
+/// The elements of a token that the backward of a layer reads: inputs and results of its norms,
+/// query, key and value, the context, and the inputs and results of the MLP's matrices. Frozen
+/// matrices (LoRA) do not need their inputs.
 double layer_elements(const RunConfig& config, const Widths& w, bool moe) {
   const trainer::TransformerBlock block = config.model.transformer_block_type;
   const bool norms_and_sums = block == trainer::TransformerBlock::kPreLn ||
@@ -124,8 +125,9 @@ std::int64_t size_of(const RunConfig& config, double elements) {
   return static_cast<std::int64_t>(elements * tokens(config) * activation_element_bytes(config));
 }
 
-/// Of a layer that is computed again in the backward, only the input is there before. The backward
-/// begins with the gradients of the layer's output and of what its last matrix took.
+/// Adds the activations of a layer. If the layer is computed again in the backward, only its input
+/// is kept. The backward begins with the gradients of the layer's output and of its last matrix's
+/// input.
 void add_activations(const RunConfig& config, const Widths& w, bool moe, StageWork& work) {
   const double whole = layer_elements(config, w, moe), input = residual_width(config, w);
   const bool again = recomputes_layers(config);
@@ -153,7 +155,7 @@ void add_head(const RunConfig& config, const Widths& w, StageWork& work) {
   work.backward_bytes = std::max<std::int64_t>(0, work.backward_bytes - softmax);
 }
 
-/// Of the experts of one layer that a rank holds.
+/// Parameters of the experts of one layer that a rank holds.
 std::int64_t expert_parameters(const RunConfig& config) {
   const ModelSection& model = config.model;
   if (!model.moe || model.moe->num_experts == 1) return 0;

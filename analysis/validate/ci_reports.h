@@ -8,8 +8,8 @@
 
 #include "base/problem.h"
 
-/// What checks found, in the two forms that continuous integration shows: JUnit XML for its list of
-/// tests, SARIF 2.1.0 for marks next to the lines of a file.
+/// Writes the problems that checks found in the two forms that continuous integration shows: JUnit
+/// XML for its list of tests, SARIF 2.1.0 for marks next to the lines of a file.
 namespace trellis::analysis {
 
 /// One check: a file that was read, a limit that was compared.

@@ -11,8 +11,8 @@
 
 namespace trellis::analysis {
 
-/// What a legal configuration builds: sizes, stages, groups, schedule, optimizer; what is not
-/// supported; warnings.
+/// Describes what a legal configuration builds: sizes, stages, groups, schedule, optimizer; what is
+/// not supported; warnings.
 [[nodiscard]] std::string validate_text(const std::string& file, const trainer::RunCheck& check);
 /// One problem per line, and their number.
 [[nodiscard]] std::string problems_text(const std::string& file, const trainer::RunCheck& check);
