@@ -19,7 +19,8 @@
 
 namespace {
 
-/// Of several processes of one job the first speaks. Wrong variables are the verb's to refuse.
+/// True if this process shows its activity: of several processes of one job only the first does.
+/// Wrong variables of a launcher are refused later, by the verb.
 bool speaks() {
   try {
     const auto launch = trellis::find_launch(trellis::process_environment);

@@ -16,8 +16,8 @@ class InterruptWatch {
   InterruptWatch(const InterruptWatch&) = delete;
   InterruptWatch& operator=(const InterruptWatch&) = delete;
 
-  /// What removes the files that exist from now on, and says whether there was one: it is
-  /// called until there is none. Safe from any thread.
+  /// Removes the files that exist from now on, and returns true if there was one: it is called
+  /// until there is none. Safe from any thread.
   using Remove = std::function<bool()>;
   void owns(Remove remove);
 

@@ -203,7 +203,7 @@ class Supervisor {
     return newest ? newest->sequence : 0;
   }
 
-  /// Of the log of the last attempt, or what was reached before when it logged none.
+  /// The last step in the log of the last attempt, or what was reached before when it logged none.
   [[nodiscard]] std::int64_t last_step() const {
     std::ifstream metrics(directory_ + "/metrics.jsonl");
     std::int64_t last = 0;

@@ -4,7 +4,7 @@
 
 namespace trellis::cli {
 
-/// What `trellis train` does after a failure.
+/// The reaction of `trellis train` to a failure.
 struct RestartOptions {
   int most = 0;          ///< restarts of a run; 0: a failure ends it
   bool elastic = false;  ///< each with fewer data-parallel ranks

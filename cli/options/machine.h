@@ -8,15 +8,16 @@
 
 namespace trellis::cli {
 
-/// What a run is emulated on. As the command line gives it, "" and 0 leave it to the configuration.
+/// The machine on which a run is emulated. On the command line "" and 0 leave it to the
+/// configuration.
 struct Machine {
   std::string instance;
   int nodes = 0;
 };
 
-/// What `asked` leaves open comes from the configuration: its key `instance` (none: trn1.32xlarge)
-/// and its trainer.num_nodes. Throws ConfigError for an instance that is not there: one of the file
-/// with its line, and the instances that are.
+/// Takes what `asked` leaves open from the configuration: its key `instance` (none: trn1.32xlarge)
+/// and its trainer.num_nodes. Throws ConfigError for an unknown instance of the file, with its line
+/// and the known instances.
 [[nodiscard]] Machine machine_of(const trainer::RunConfig& config, const Machine& asked);
 /// The same of a file. One with mistakes gives the defaults: who keeps it lists them.
 [[nodiscard]] Machine machine_of(const std::string& config_file,

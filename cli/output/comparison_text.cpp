@@ -46,7 +46,7 @@ void add_row(TextTable& table, const TensorDifference& each) {
              has_values ? analysis::significant(each.l2) : "-"});
 }
 
-/// What only one has comes first, then what differs most.
+/// Tensors that only one side has come first, then those that differ most.
 std::vector<const TensorDifference*> ranked(const Comparison& result) {
   std::vector<const TensorDifference*> rows;
   for (const TensorDifference& each : result.differences) rows.push_back(&each);

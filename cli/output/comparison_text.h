@@ -16,8 +16,8 @@ namespace trellis::cli {
 /// L2. "": nothing differs.
 [[nodiscard]] std::string differences_table(const checkpoint::Comparison& result, std::int64_t top);
 
-/// What was written compared with `origin` (A), such as "the checkpoint": differences, and a line
-/// that ends the report.
+/// Report on written data compared with `origin` (A), such as "the checkpoint": differences, and a
+/// line that ends the report.
 [[nodiscard]] std::string read_back_text(const checkpoint::Comparison& result,
                                          const std::string& origin);
 

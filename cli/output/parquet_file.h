@@ -6,8 +6,8 @@
 
 namespace trellis::cli {
 
-/// What writes Parquet, in a library that only the verbs that write it load. Loaded before anything
-/// that takes time, since it may be missing. Throws ConfigError then.
+/// Writes Parquet, in a library that only the verbs that write it load. Loaded before anything that
+/// takes time, since it may be missing. Throws ConfigError then.
 class ParquetWriter {
  public:
   /// `file`: an option's value; "": no table is asked for, and nothing is loaded.

@@ -21,7 +21,7 @@
 namespace trellis::cli {
 namespace {
 
-/// What goes to a descriptor goes to another while this lives.
+/// Redirects output of one descriptor to another while it exists.
 class Redirected {
  public:
   /// Throws Error (kInternal) when no descriptor is left.

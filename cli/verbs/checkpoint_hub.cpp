@@ -40,7 +40,7 @@ using checkpoint::Place;
 using checkpoint::TensorEntry;
 using checkpoint::TensorSource;
 
-/// Of the weights, as they are.
+/// The dtype that the weights have.
 DType dtype_of(const TensorSource& source) {
   for (const TensorEntry& entry : source.tensors()) {
     if (checkpoint::parse_state_key(entry.key).state.empty()) return entry.dtype;
@@ -61,7 +61,7 @@ void make_config(const TensorSource& source, const HubExportRequest& request,
   options.config_place = request.config_file.empty() ? source.address() : request.config_file;
 }
 
-/// What is next to the weights: files of another folder as they are, or made from the
+/// The files next to the weights: those of another folder as they are, or made from the
 /// configuration.
 hub::SideFiles side_files(const TensorSource& source, const HubExportRequest& request,
                           hub::ExportOptions& options) {

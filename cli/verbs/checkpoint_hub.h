@@ -7,7 +7,7 @@
 
 namespace trellis::cli {
 
-/// What `trellis checkpoint export-hf` was asked for.
+/// The request of `trellis checkpoint export-hf`.
 struct HubExportRequest {
   std::string checkpoint = {}, out = {}, like = {}, tokenizer = {}, config_file = {}, dtype = {};
   std::vector<std::string> overrides = {};

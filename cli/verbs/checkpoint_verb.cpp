@@ -228,7 +228,7 @@ int verify_checkpoint(const CheckpointOptions& options) {
   return static_cast<int>(ExitCode::kOk);
 }
 
-/// What a part of the verb knows in addition to the checkpoint and --json.
+/// Additional options of a part of the verb besides the checkpoint and --json.
 enum class More { kNothing, kConfig, kWriteManifest };
 
 void add_part(CLI::App& verb, const std::string& name, const std::string& what,

@@ -96,7 +96,7 @@ double checkpoint_bytes(const nlohmann::json& report) {
   return report.at("parameters").get<double>() * each;
 }
 
-/// What the report says of its checkpoints; the user's own figures come before them.
+/// Takes the report's figures of its checkpoints; the user's own figures come before them.
 void take_simulated(const nlohmann::json& checkpoints, analysis::CostReport& cost) {
   const analysis::CheckpointCost simulated = analysis::checkpoint_cost(checkpoints);
   cost.checkpoint_bytes = static_cast<double>(simulated.bytes);
@@ -228,7 +228,7 @@ analysis::CostReport cost_of(const CostOptions& options, const analysis::PriceFi
   return cost;
 }
 
-/// What a child said last.
+/// The last error message of a child.
 std::string error_line(const std::string& text) {
   const std::size_t begin = text.rfind("error: ");
   return begin == std::string::npos ? text.substr(0, text.find('\n'))

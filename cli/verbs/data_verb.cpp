@@ -33,7 +33,7 @@ void tokenizer_options(CLI::App& verb, trainer::TokenizerSection& tokenizer) {
   verb.add_option("--model", tokenizer.model, "SentencePiece: tokenizer.model");
 }
 
-/// What `data build` has not finished.
+/// Removes the files that `data build` has not finished. Returns true if there was one.
 bool remove_partial_files(const std::string& output) {
   std::error_code ignored;
   bool removed = false;

@@ -25,7 +25,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t kMostFailures = 100'000'000;
-/// Of the simulation; what a save takes does not depend on it.
+/// Interval of the simulation; the time of a save does not depend on it.
 constexpr const char* kAnyInterval = "100";
 
 struct GoodputOptions {

@@ -33,7 +33,7 @@ struct MemoryOptions {
   bool changes = true, all = false, json = false;
 };
 
-/// What was asked for, or one change of it; null: an error, reported on stderr.
+/// The plan of the request or of one change of it; null: an error, reported on stderr.
 json plan_of(MemoryOptions& options, int& exit_code) {
   static_cast<trainer::RunSource&>(options.request) = options.run;
   std::string report;
@@ -45,7 +45,7 @@ bool fits(const json& row, const char* key) {
   return row.at(key) == "fits" || row.at(key) == "tight";
 }
 
-/// What a child said last.
+/// The last error message of a child, with "error: ".
 std::string error_line(const std::string& text) {
   const std::size_t begin = text.rfind("error: ");
   return begin == std::string::npos ? text.substr(0, text.find('\n'))

@@ -47,7 +47,7 @@ using trainer::RunRequest;
 
 int run(const RunRequest& request) { return call_trainer(&trainer::TrainerLibrary::run, request); }
 
-/// What represents a run; none: it is not to be kept.
+/// The key of a run; none: it is not to be kept.
 std::optional<ContentHash> key_of(const CLI::App& verb, const RunRequest& request) {
   // The first ones are in the sources themselves; the others change nothing that a run says.
   static const std::set<std::string> kNeutral = {
@@ -68,7 +68,7 @@ std::optional<ContentHash> key_of(const CLI::App& verb, const RunRequest& reques
   return analysis::run_key(sources);
 }
 
-/// What a finished run leaves, in its folder, which is locked meanwhile.
+/// The outputs of a finished run in its folder, which is locked meanwhile.
 class Results {
  public:
   Results(const RunRequest& request, const std::string& html)
@@ -315,7 +315,7 @@ void start_options(CLI::App& verb, RunRequest& request, std::string& init_from) 
       ->excludes("--resume");
 }
 
-/// What goes wrong, and what follows it.
+/// Options of faults and of the restarts after them.
 void restart_options(CLI::App& verb, RunRequest& request, RestartOptions& restarts) {
   verb.add_option("--fault", request.faults,
                   "what goes wrong on purpose, once: kill:rank=R@step=S (SIGKILL of the rank's "

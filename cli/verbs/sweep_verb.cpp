@@ -163,7 +163,7 @@ constexpr const char* kSweepFooter =
     "Bounds: analysis/sweep/bounds.h. Every simulated row says the `trellis simulate` command that "
     "gives its step time again, to the picosecond.";
 
-/// What is simulated, how, and where it is kept.
+/// Options of what is simulated, how, and where it is kept.
 void run_options(CLI::App& verb, SweepOptions& options) {
   verb.add_option("--top", options.top,
                   "stop when no other candidate can be among so many best of its number of nodes")
