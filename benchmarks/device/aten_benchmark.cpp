@@ -1,4 +1,4 @@
-// What an operator costs on `neuron`, compared with two named baselines of the same run: the same
+// The cost of an operator on `neuron`, compared with two named baselines of the same run: the same
 // operator on the CPU, and the usual way to make a device of CPU kernels
 // (device_cpu_fallback_benchmark, which this program runs). Goals: a recorded 4 × 4 operator costs
 // at most 500 ns more than on the CPU, a 16-input cat at most twice as much, a shape-only operator

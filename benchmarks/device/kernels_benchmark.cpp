@@ -4,7 +4,7 @@
 #include "sim/sim.h"
 #include "sim/config/load_system.h"
 
-// What the simulation of a whole kernel costs on the host, its compilation left out. Bars: 150 ns
+// The cost of the simulation of a whole kernel on the host, its compilation left out. Bars: 150 ns
 // an instruction, 0.1 s for a 4096³ matmul.
 namespace trellis::device {
 namespace {

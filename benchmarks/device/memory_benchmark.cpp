@@ -4,8 +4,8 @@
 
 #include "device/driver/memory/memory_account.h"
 
-/// What a tensor's block costs the host. Goal: an allocation and its release take at most 60 ns.
-/// The named baseline is the least that an account could do: one counter and its peak.
+/// The cost of a tensor's block on the host. Goal: an allocation and its release take at most 60
+/// ns. The named baseline is the least that an account could do: one counter and its peak.
 namespace trellis::device {
 namespace {
 

@@ -1,5 +1,5 @@
-// What a communication costs for the sake of reports and dumps: its place (open scopes, source
-// line) and its entry among the last 2,048, next to a whole barrier of two rank threads.
+// The cost of reports and dumps for a communication: its place (open scopes, source line) and its
+// entry among the last 2,048, next to a whole barrier of two rank threads.
 #include <chrono>
 
 #include <benchmark/benchmark.h>

@@ -7,9 +7,9 @@
 #include "tests/sim/tiny_program.h"
 #include "sim/config/load_system.h"
 
-// What the model costs on the host: building it, a simulated instruction, a simulated cluster item.
-// Bars: 0.2 s for the model of a node; 150 ns an instruction, one by one; a step of 32 ranks with
-// 5,000 items each in less than 3 s.
+// The cost of the model on the host: building it, a simulated instruction, a simulated cluster
+// item. Bars: 0.2 s for the model of a node; 150 ns an instruction, one by one; a step of 32 ranks
+// with 5,000 items each in less than 3 s.
 namespace trellis::sim {
 namespace {
 

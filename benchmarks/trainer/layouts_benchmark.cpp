@@ -94,7 +94,7 @@ class RandomTokens final : public trainer::DataModule {
   int dp_;
 };
 
-/// Of the whole process: every thread counts.
+/// CPU seconds of the whole process: every thread counts.
 double process_seconds() {
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
