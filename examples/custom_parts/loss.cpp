@@ -25,7 +25,8 @@ struct Head : torch::nn::Module {
   ColumnParallelLinear vocabulary;
 };
 
-/// Of logits [s, b, v/TP]: the cross entropies are the same on each rank of TP, and so is the loss.
+/// Loss of logits [s, b, v/TP]: the cross entropies are the same on each rank of TP, and so is the
+/// loss.
 at::Tensor focal_loss(const at::Tensor& logits, const MicroBatch& batch, const ParallelGroup& tp) {
   const at::Tensor entropy = parallel_cross_entropy(logits, batch.labels.t(), tp);
   return ((1 - (-entropy).exp()).square() * entropy).mean();
