@@ -17,7 +17,7 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// What is written on stderr, piece by piece.
+/// Reads what is written on stderr, piece by piece.
 class StderrPipe {
  public:
   StderrPipe() : kept_(::dup(STDERR_FILENO)) {

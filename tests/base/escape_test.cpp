@@ -91,7 +91,7 @@ TEST(Escape, DotAndMarkdown) {
   EXPECT_EQ(markdown_text("a | [b](c) <d>\n| e |"), "a \\| \\[b\\](c) &lt;d>\\\\n\\| e \\|");
 }
 
-/// What bash makes of the word.
+/// The text that bash makes of the word.
 std::string read_by_bash(const std::string& word) {
   const std::string command = "printf %s " + word;
   const std::string script = "bash -c \"$TRELLIS_ESCAPE_TEST\"";

@@ -1,4 +1,4 @@
-// What a process may still allocate, from files as Linux writes them.
+// The memory that a process may still allocate, from files as Linux writes them.
 #include "base/process/host_memory.h"
 
 #include <sys/resource.h>

@@ -147,7 +147,7 @@ TEST(YamlInterpolation, CyclesAreFound) {
           "r.yaml:1:a.b: cannot resolve '${a}': the reference leads back to itself at a.b"));
 }
 
-/// What depends on a reference that cannot be resolved is no second mistake.
+/// A value that depends on a reference that cannot be resolved is no second mistake.
 TEST(YamlInterpolation, OneMistakeIsSaidOnce) {
   const auto document = parse(
       "a: ${b}\nb: ${a}\nc: x${b}\nd: ${sum:b, 1}\ne: ${none}\nf: ${e.g}\nh: ${e}\ni: {j: "

@@ -22,7 +22,7 @@
 /// the file, soon.
 namespace trellis::fuzz {
 
-/// Of one input, in seconds of the thread's processor: a loaded machine does not change it.
+/// Limit for one input, in seconds of the thread's processor: a loaded machine does not change it.
 /// Sanitizers slow programs down several times.
 inline constexpr double kMostSeconds = 2;
 inline double thread_seconds() {

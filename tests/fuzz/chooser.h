@@ -39,8 +39,8 @@ using Hints = std::map<std::string, Argument>;
 /// operands after they resized it.
 inline constexpr const char* kOutMayAlias = "out may alias";
 
-/// What a generator knows when it draws an argument: the tensors that live (their metadata only)
-/// and the operator's first tensor.
+/// State from which a generator draws an argument: the tensors that live (their metadata only) and
+/// the operator's first tensor.
 class Chooser {
  public:
   Chooser(Random& numbers, const Machine& machine) : random(numbers), machine_(machine) {}

@@ -2,7 +2,7 @@
 
 #include "tests/fuzz/chooser.h"
 
-/// What the operators of a family need of their arguments; each draws one call's.
+/// Hints for the arguments of a family's operators; each draws one call's.
 namespace trellis::fuzz::hints {
 
 Hints advanced(Chooser& choose);

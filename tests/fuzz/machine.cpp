@@ -186,8 +186,8 @@ Outcome Machine::call(const Statement& statement) {
   return outcome;
 }
 
-/// What a new storage, or one that grew, holds after its tensors' last element is undefined:
-/// kernels may have used it, or never.
+/// Defines the bytes after the last element of a new storage, or of one that grew. They are
+/// undefined: kernels may have used them, or never.
 void Machine::define_tails(const Statement& statement,
                            const std::map<c10::StorageImpl*, std::size_t>& before) {
   std::map<c10::StorageImpl*, std::size_t> ends;

@@ -13,7 +13,7 @@
 
 namespace trellis::fuzz {
 
-/// What a statement said to its caller. Two machines must say the same.
+/// The visible result of a statement. It must be equal on two machines.
 struct Outcome {
   bool skipped = false;            ///< it needs a tensor that a left-out statement would have made
   std::string error;               ///< type and first line, devices' names made equal

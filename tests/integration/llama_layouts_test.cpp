@@ -24,7 +24,7 @@ struct Precision {
   double tolerance;
 };
 
-/// What one rank computes, once per precision.
+/// The outcome of one rank, computed once per precision.
 const Outcome& one_rank(const std::string& precision) {
   static std::map<std::string, Outcome> known;
   const auto found = known.find(precision);

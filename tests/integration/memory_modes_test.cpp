@@ -1,5 +1,5 @@
-// What a run needs is known without running it: shape-only memory equals materialised memory to the
-// byte, through the real trainer.
+// The memory of a run is known without running it: shape-only memory equals materialised memory to
+// the byte, through the real trainer.
 #include <sys/wait.h>
 #include <unistd.h>
 

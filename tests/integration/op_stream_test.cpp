@@ -1,5 +1,5 @@
-// What the device gets to see: operations in named scopes, the same in every step, and the same
-// with and without data.
+// The operations that the device sees: in named scopes, the same in every step, and the same with
+// and without data.
 #include <sstream>
 
 #include <ATen/record_function.h>

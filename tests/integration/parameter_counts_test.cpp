@@ -51,7 +51,7 @@ std::int64_t whole_elements(const Parameter& parameter) {
   return parameter.tensor.numel() / parameter.tensor.size(parameter.partition.dim) * rows;
 }
 
-/// What was built, of one replica of the model.
+/// The parameters that were built for one replica of the model.
 struct Built {
   std::vector<std::vector<std::int64_t>> elements;  ///< by pipeline rank and TP rank
   std::int64_t whole = 0;
@@ -165,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Model{"MegatronLlama2_70B", "megatron_llama_70b", 68'976'648'192},
                     Model{"Mistral_7B", "megatron_mistral", 7'241'732'096},
                     Model{"MegatronGpt", "megatron_gpt", kGpt},
-                    // Of bert-large-uncased with both heads, and of google/vit-base-patch16-224, as
+                    // bert-large-uncased with both heads, and google/vit-base-patch16-224, as
                     // transformers counts them.
                     Model{"BertLarge", "B1-1.yaml", 336'226'108},
                     Model{"VitBase", "V64.yaml", 86'567'656},

@@ -1,4 +1,4 @@
-// What DDP, FSDP and torch.distributed's Python ask of a backend beyond its collectives.
+// The calls of DDP, FSDP and torch.distributed's Python to a backend beyond its collectives.
 #include <torch/csrc/distributed/c10d/Functional.hpp>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 

@@ -57,7 +57,8 @@ bool holds(const at::Tensor& tensor, const std::vector<std::byte>& expected) {
           std::memcmp(tensor.data_ptr(), expected.data(), expected.size()) == 0);
 }
 
-/// What a socket carries, what shared memory does, and what is at the borders of both.
+/// Sizes that go through a socket, sizes that go through shared memory, and those at the borders of
+/// both.
 const std::vector<std::size_t> kSizes = {0,     1,     1900,  2047,   2048,    2049,
                                          65535, 65536, 65537, 300000, 5000000, 3};
 

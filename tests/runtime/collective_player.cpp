@@ -228,7 +228,7 @@ std::vector<Tensors> play(const Program& program, const Stage& stage) {
 
 namespace {
 
-/// What `member` receives, in the order in which it is sent.
+/// The messages that `member` receives, in the order in which they are sent.
 std::vector<Tensors> messages_to(int member, const Instruction& in,
                                  const std::vector<Tensors>& all) {
   std::vector<Tensors> received;

@@ -22,7 +22,8 @@ struct Stage {
 /// strided tensor.
 [[nodiscard]] std::vector<Tensors> play(const Program& program, const Stage& stage);
 
-/// What is combined into each output of `member`, in member order: one contribution is a copy.
+/// The tensors that are combined into each output of `member`, in member order: one contribution is
+/// a copy.
 [[nodiscard]] std::vector<Tensors> contributions(const Instruction& instruction, int member,
                                                  int members);
 

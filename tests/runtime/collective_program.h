@@ -67,13 +67,13 @@ struct Program {
 [[nodiscard]] Program random_program(std::uint64_t seed);
 [[nodiscard]] std::string describe(const Program& program, const Instruction& instruction);
 
-/// What `member` reads in an instruction: contiguous CPU tensors, in the order in which its call
+/// The inputs of `member` in an instruction: contiguous CPU tensors, in the order in which its call
 /// takes them.
 [[nodiscard]] Tensors inputs_of(const Instruction& instruction, int member, int members);
 /// Shapes of what `member` receives, in the order in which its call takes them.
 [[nodiscard]] std::vector<std::vector<std::int64_t>> output_shapes(const Instruction& instruction,
                                                                    int member, int members);
-/// Whether outputs are the input tensors themselves.
+/// True if outputs are the input tensors themselves.
 [[nodiscard]] bool is_in_place(ProgramOp op);
 [[nodiscard]] bool is_reduction(ProgramOp op);
 

@@ -37,7 +37,7 @@ class FlightFiles : public ::testing::Test {
   }
   ~FlightFiles() override { std::filesystem::remove_all(folder_); }
 
-  /// What the analyzer says about a world that fails so.
+  /// The analyzer's report on a world that fails so.
   std::string analysis(const std::function<void(RankContext&)>& body) {
     WorldOptions options;
     options.world_size = kRanks;

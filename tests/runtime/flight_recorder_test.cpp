@@ -1,4 +1,4 @@
-// What a rank's recorder keeps, and what a world writes when it ends badly.
+// The records that a rank's recorder keeps, and the files that a world writes when it ends badly.
 #include "runtime/calls/flight_recorder.h"
 
 #include <csignal>

@@ -28,7 +28,7 @@ Launch launch_of(int process, int port = 0) { return {"a test", process, 2, "127
 
 std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
-/// What a process finds that meets one which says `text` about itself.
+/// The error of a process that meets one whose own description is `text`.
 std::pair<std::string, ExitCode> meeting(const std::string& text) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   store->set("identity/1", bytes_of(text));

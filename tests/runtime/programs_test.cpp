@@ -91,7 +91,7 @@ std::int64_t split(int from, int to, int members) {
 /// comparable.
 at::Tensor tamed(const at::Tensor& x) { return at::fmod(x, 7).to(x.scalar_type()); }
 
-/// What an instruction does to the registers of one group's members, played one after the other.
+/// Plays the effect of an instruction on the registers of one group's members, one after the other.
 Tensors play(const Instruction& instruction, const Tensors& x) {
   const int n = static_cast<int>(x.size());
   const int root = instruction.root % n;

@@ -16,8 +16,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kTimeout{500};
-/// Of a slow rank, before each of its communications: never late itself, and three one after the
-/// other are later than the timeout for the rank that waits for the last.
+/// Delay of a slow rank before each of its communications: never late itself, and three one after
+/// the other are later than the timeout for the rank that waits for the last.
 constexpr milliseconds kSlow{200};
 
 struct Event {

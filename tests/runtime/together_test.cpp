@@ -20,7 +20,7 @@ constexpr int kTogether = 4;
 
 constexpr int kCalls = 7;
 
-/// What each rank threw in each call; "": nothing.
+/// The error that each rank threw in each call; "": none.
 using Thrown = std::array<std::array<std::string, kCalls>, kTogether>;
 
 /// Each process gives the other three bytes and two integers, from its first rank.

@@ -30,7 +30,7 @@ Timeline large() {
   return timeline;
 }
 
-// What the bytes mean is tested with Perfetto's own classes in read_by_perfetto.py.
+// The meaning of the bytes is tested with Perfetto's own classes in read_by_perfetto.py.
 TEST(PerfettoWriter, IsDeterministicAndCompact) {
   const Timeline timeline = large();
   const std::string bytes = bytes_of(timeline);

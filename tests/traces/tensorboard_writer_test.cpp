@@ -12,7 +12,7 @@
 namespace trellis::traces {
 namespace {
 
-// What the records mean is tested with TensorBoard's own loader in read_by_tensorboard.py.
+// The meaning of the records is tested with TensorBoard's own loader in read_by_tensorboard.py.
 TEST(TensorBoardWriter, RecordsAreWholeAfterEveryCall) {
   const auto path =
       std::filesystem::temp_directory_path() / ("trellis_tfevents_" + std::to_string(::getpid()));

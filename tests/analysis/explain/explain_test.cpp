@@ -10,7 +10,7 @@
 #include "trainer/config/load/load_run_config.h"
 #include "sim/config/load_system.h"
 
-/// What `trellis explain` compares runs by, and the constants that it changes.
+/// The properties by which `trellis explain` compares runs, and the constants that it changes.
 namespace trellis::analysis {
 namespace {
 

@@ -76,7 +76,7 @@ json all_arguments() {
     "resume_from_checkpoint": null, "local_rank": -1})");
 }
 
-/// What optimum-neuron adds.
+/// The arguments that optimum-neuron adds.
 json neuron_arguments() {
   return json::parse(R"({
     "tensor_parallel_size": 8, "pipeline_parallel_size": 1,

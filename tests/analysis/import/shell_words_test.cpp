@@ -89,7 +89,7 @@ TEST_F(ShellWords, ConditionsMarkWhatTheyAssign) {
   EXPECT_THAT(words("for A in 1 2; do go $A; done"), ElementsAre("go", "$A<the loop in line 1>"));
 }
 
-/// What gives a variable a value for what follows, and what does not.
+/// Commands that give a variable a value for the rest of the script, and commands that do not.
 TEST_F(ShellWords, AssignmentsHoldWhereBashHoldsThem) {
   const std::pair<const char*, const char*> cases[] = {
       {"f() { A=2; }", "1"},

@@ -47,7 +47,7 @@ std::string problem(const std::string& text) {
   return "";
 }
 
-/// Of torchtitan's train_configs/llama3_8b.toml, with more parallelism.
+/// torchtitan's train_configs/llama3_8b.toml, with more parallelism.
 constexpr const char* kLlama = R"(# torchtitan Config.toml
 [job]
 dump_folder = "./outputs"

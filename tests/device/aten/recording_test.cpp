@@ -6,8 +6,8 @@
 
 #include "tests/device/aten/neuron_fixture.h"
 
-/// What the recorder receives: each operator that runs on the device once, under its own name, with
-/// the buffers that it touched.
+/// The recorder receives each operator that runs on the device once, under its own name, with the
+/// buffers that it touched.
 namespace trellis::device::testing {
 namespace {
 

@@ -9,7 +9,7 @@
 namespace trellis::device::testing {
 namespace {
 
-/// What a rank's recorder and account saw of `body`.
+/// Results of `body` in a rank's recorder and account.
 struct Seen {
   std::string stream;
   std::int64_t peak = 0, reserved = 0, kept = 0;

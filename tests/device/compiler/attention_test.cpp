@@ -17,8 +17,8 @@ enum class Layout {
   kColumnMajor
 };  ///< [b, h, l, d]; [l, b, h, d]; [b, l, h, d]; [b, h, d, l]
 
-/// What is added to scores: −∞ outside of a window; −1e30 outside of a packed document, another cut
-/// in each sample.
+/// The mask that is added to scores: −∞ outside of a window; −1e30 outside of a packed document,
+/// another cut in each sample.
 enum class Mask { kNone, kWindow, kDocuments };
 constexpr std::int64_t kMaskWindow = 150;
 

@@ -40,7 +40,7 @@ struct Operands {
   const Values &a, &b, &d;
 };
 
-/// Of the plain formula.
+/// Compares with the plain formula.
 void expect_product(const GemmCase& c, const Gemm& gemm, const Operands& in, const Values& got) {
   Values all_b(static_cast<std::size_t>(c.k * c.n)), row_a(static_cast<std::size_t>(c.k)),
       sums(static_cast<std::size_t>(c.n));
@@ -177,7 +177,8 @@ TEST(Gemm, UnequalPiecesOfTransposedRows) {
 TEST(Gemm, ManyUnequalPiecesOfTransposedRows) {
   check_gemm({1, 130, 20, 5480, false, true, false, kB, 1, 1, 1});
 }
-/// Of a product [m, k] · [k, n] whose left side lies in memory as [k, m].
+/// True for a product [m, k] · [k, n] whose left side lies in memory as [k, m] if it passes through
+/// HBM.
 bool passes_through_hbm(std::int64_t m, std::int64_t k, std::int64_t n) {
   auto core = test_core();
   core.dma.hbm_interleave = Bytes(4096);

@@ -257,7 +257,8 @@ Interpreter::View Interpreter::view(const AccessPattern& a) const {
   const std::int64_t size = isa::size_bytes(a.dtype);
   std::vector<std::int64_t> bytes{0};
   for (int d = a.num_dims - 1; d >= 0; --d) {
-    // What is there is one run of the dimension around it; runs follow in the order of elements.
+    // The bytes so far are one run of the dimension around it; runs follow in the order of
+    // elements.
     std::vector<std::int64_t> all;
     all.reserve(bytes.size() * static_cast<std::size_t>(a.dims[d].count));
     for (std::int64_t i = 0; i < a.dims[d].count; ++i) {

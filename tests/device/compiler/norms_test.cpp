@@ -17,7 +17,7 @@ struct NormCase {
   double low = -2, high = 2;  ///< of x
 };
 
-/// What a row's elements have in common.
+/// Statistics of a row's elements.
 struct Moments {
   double mean = 0, rstd = 0;
 };

@@ -34,7 +34,7 @@ struct MiniFloat {
   double most;
 };
 
-/// What a packed MX element holds four of.
+/// The format of the four numbers in a packed MX element.
 inline MiniFloat mx_format(DType packed) {
   switch (packed) {
     case DType::kFp8E4M3FnX4: return {4, 3, 7, 448};
@@ -69,7 +69,7 @@ inline double unpack(DType packed, std::uint32_t element, int which) {
   return decode(mx_format(packed),
                 element >> (which * mx_bits(packed)) & ((1u << mx_bits(packed)) - 1));
 }
-/// What each code of a packed element's four means.
+/// The number that each code of a packed element's four means.
 inline std::vector<double> mx_numbers(DType packed) {
   std::vector<double> numbers(std::size_t{1} << mx_bits(packed));
   for (std::size_t code = 0; code < numbers.size(); ++code)

@@ -94,7 +94,7 @@ TEST(TopK, OneVectorAndThreeDimensions) {
   });
 }
 
-/// What the search of eight cannot do is costed by passes.
+/// The forms that the search of eight cannot do are costed by passes.
 TEST(TopK, OtherFormsAreEstimated) {
   struct Form {
     std::vector<std::int64_t> sizes, results;

@@ -10,7 +10,7 @@
 #include "tests/device/driver/layered_graph.h"
 #include "sim/config/load_system.h"
 
-/// What equal layers cost: one compilation and one timing, whatever their number.
+/// Equal layers cost one compilation and one timing, whatever their number.
 namespace trellis::device {
 namespace {
 

@@ -129,7 +129,7 @@ void forward_of_two_layers(RankRecorder& recorder,
   recorder.pop_scope("phase=forward");
 }
 
-/// What an open graph may differ in from an equal one; each must make a separate graph.
+/// Differences of an open graph from an equal one; each must make a separate graph.
 TEST_F(RankRecorderTest, OnlyEqualGraphsAreKnownAgain) {
   const std::uint64_t x = recorder.new_buffer(), y = recorder.new_buffer();
   const auto view = [&](std::int64_t offset) {
@@ -195,8 +195,8 @@ TEST_F(RankRecorderTest, NumbersInWhichStepsDifferMakeNoNewGraph) {
   EXPECT_EQ(run("value=-0.00099 scalars=[0.29,1.7]"), first);
   EXPECT_EQ(graph(0).nodes[0].scalars, "value=-0.001 scalars=[0.3,1e-05]")
       << "the graph is the first one's, with its numbers";
-  // What may choose another program: a sign, whole numbers and halves, how many there are, other
-  // arguments.
+  // Differences that may choose another program: a sign, whole numbers and halves, how many there
+  // are, other arguments.
   std::set<std::uint32_t> graphs{first};
   for (const char* other : {"value=0.001 scalars=[0.3,1e-05]", "value=-1 scalars=[0.3,1e-05]",
                             "value=-0.5 scalars=[0.3,1e-05]", "value=-0.001 scalars=[0.3]",

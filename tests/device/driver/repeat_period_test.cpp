@@ -12,7 +12,7 @@
 namespace trellis::device::repeat_period_test {
 namespace {
 
-/// What every micro-batch does on a stage, drawn from a seed: a forward that keeps memory for its
+/// The work of every micro-batch on a stage, drawn from a seed: a forward that keeps memory for its
 /// backward `depth` micro-batches later, sends that are waited for before the next one, messages
 /// that arrive one pass ahead, and one number that lives to the end of the step.
 struct Program {
@@ -85,7 +85,7 @@ class Stage {
     recorder.end_step();
   }
 
-  /// What every owner does when a step fails: it releases the block that it has, if any.
+  /// Does what every owner does when a step fails: it releases the block that it has, if any.
   void release_all() {
     std::vector<std::unique_ptr<Tensor>> all;
     for (auto& saved : saved_)

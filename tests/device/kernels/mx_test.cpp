@@ -77,7 +77,7 @@ void check_numbers(std::int64_t rows, std::int64_t columns, const std::string& v
 TEST(QuantiseMx, Numbers) { check_numbers(300, 1024, "mxfp8"); }
 TEST(QuantiseMx, RestsOfBothSizes) { check_numbers(2100, 608, "mxfp8_e5m2"); }
 
-/// What quantise leaves is what matmul takes.
+/// The results of quantise are valid operands of matmul.
 TEST(QuantiseMx, FeedsTheProduct) {
   const sim::SystemConfig system = machine("trn3-gen1");
   const auto left = kernel_operands(complete(quantise(96, 512, "mxfp8"), system), system);

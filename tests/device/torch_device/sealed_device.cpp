@@ -240,7 +240,7 @@ c10::IValue opened(const c10::IValue& value) {
   return value;
 }
 
-/// What the CPU's kernel gave: an argument that it wrote to, or something new.
+/// The result of the CPU's kernel: an argument that it wrote to, or something new.
 c10::IValue result_of(const c10::Argument& declared, const c10::IValue& value,
                       const c10::FunctionSchema& schema,
                       const std::vector<c10::IValue>& arguments) {

@@ -1,4 +1,4 @@
-// What a loader asks of the plugin. Compiled several times: FAKE_… break it.
+// The entry of a plugin that a loader checks. Compiled several times: FAKE_… break it.
 #include <torch/version.h>
 
 #include "tests/runtime/plugins/fake_plugin.h"

@@ -219,7 +219,7 @@ struct Launch {
   bool after_read = false;
 };
 
-/// Of programs of 10 µs that one rank executes.
+/// The time of programs of 10 µs that one rank executes.
 Picoseconds span_of(const SystemConfig& system, const std::vector<Launch>& launches) {
   JobBuilder b(1);
   const auto program = b.program(kUs * 10);

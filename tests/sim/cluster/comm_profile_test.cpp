@@ -13,7 +13,7 @@ namespace {
 
 using Loads = std::map<ResourceId, std::int64_t>;
 
-/// What the written-out steps ask of every resource.
+/// The load of the written-out steps on every resource.
 Loads loads_of_steps(const CommShape& shape, const AlgorithmChoice& choice,
                      const CommMachine& machine) {
   Loads loads;

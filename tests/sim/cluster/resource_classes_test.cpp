@@ -13,7 +13,7 @@ namespace {
 
 using Loads = std::vector<std::int64_t>;
 
-/// Of one resource: what each phase of each profile asks of it.
+/// The load of each phase of each profile on one resource.
 Loads loads_of(const std::vector<CommProfile>& profiles, ResourceId resource) {
   Loads loads;
   for (const CommProfile& profile : profiles) {

@@ -86,7 +86,7 @@ TEST(SystemConfig, ProgramsTakeLongerOnSeveralInstancesAndBySoftware) {
   EXPECT_EQ(two.optimizer_stretch(), two.network.multi_node_stretch);
 }
 
-/// What an estimate is copied from may be fitted again.
+/// The constant from which an estimate is copied may be fitted again.
 TEST(SystemConfig, WhatTrn3TakesFromTrn2IsTrn2sNumber) {
   const std::vector<Parameter> trn2 = load_system("trn2.48xlarge").parameters;
   int copied = 0;

@@ -39,7 +39,7 @@ AccessPattern cube(std::uint32_t buffer, DType dtype, int partitions, int outer,
   return a;
 }
 
-/// What validate says about instructions on one engine of a NeuronCore of that version.
+/// The problems that validate finds in instructions on one engine of a NeuronCore of that version.
 std::vector<std::string> verdict(Engine engine, std::vector<Instruction> queue, int version = 4) {
   Program p;
   p.buffers = {{MemorySpace::kSbuf, "a", 0, -1, 0, 128, 65536, 0},

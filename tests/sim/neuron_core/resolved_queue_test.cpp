@@ -37,7 +37,7 @@ Instruction control(Opcode opcode, std::int64_t count = 1) {
   return i;
 }
 
-/// What each compute instruction of a VectorE queue waits for.
+/// The producers for which each compute instruction of a VectorE queue waits.
 std::vector<int> producers(const std::vector<Instruction>& queue) {
   isa::Program p;
   p.buffers = {{isa::MemorySpace::kSbuf, "a", 0, -1, 0, 128, 4096, 0}};

@@ -151,8 +151,8 @@ TEST(TensorPipeline, AClockInALoopIsThatOfStraightCode) {
   }
 }
 
-/// What makes loops skippable: after some iterations everything is as it was, whatever the phase
-/// that the loop began with.
+/// The property that makes loops skippable: after some iterations everything is as it was, whatever
+/// the phase that the loop began with.
 TEST(TensorPipeline, AClockInALoopIsPeriodic) {
   for (const std::int64_t least : {61'000, 700'001, 3'413'333, 12'345'678}) {
     for (const double duty : {0.1, 0.35, 0.5, 0.9}) {

@@ -39,7 +39,7 @@ class SaveTime : public testing::Test {
   [[nodiscard]] SaveTiming save(const CheckpointPlan& plan) const {
     return time_save(plan, {system, storage, host, cores});
   }
-  /// What writing alone takes, of the last rank.
+  /// Seconds of the writing alone, of the last rank.
   [[nodiscard]] double write_s(const CheckpointPlan& plan) const {
     double last = 0;
     for (const RankSave& rank : save(plan).ranks)

@@ -51,7 +51,7 @@ class DmaQueueTest : public SystemCTest {
     queue.submit(request);
   }
   [[nodiscard]] std::int64_t done(std::size_t n) const { return semaphores_[n].ready_time(1); }
-  /// Of a transfer that is alone: everything but the data.
+  /// The time of a transfer that is alone, without that of its data.
   [[nodiscard]] std::int64_t overhead() const {
     const DmaConfig& c = shared_.config;
     return c.fixed_latency.value + c.semaphore_write.value + c.completion_latency.value;

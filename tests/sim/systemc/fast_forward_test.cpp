@@ -8,7 +8,7 @@
 #include "tests/sim/random_loops.h"
 #include "sim/config/load_system.h"
 
-// What is skipped must not show: to the picosecond and the byte.
+// Skipped iterations must not show: to the picosecond and the byte.
 namespace trellis::sim {
 namespace {
 

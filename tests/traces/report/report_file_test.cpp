@@ -24,7 +24,7 @@ json legal() {
                       row("backward", "lm_head", "mm", "compute", 300, 1)});
 }
 
-/// What other than a ConfigError a legal report makes its readers throw.
+/// The error other than a ConfigError that a legal report makes its readers throw.
 std::string misread(const ReportFile& file) {
   try {
     static_cast<void>(print_run_report(file.report));

@@ -29,7 +29,7 @@ struct Taken {
   std::atomic<std::int64_t> weights = 0, gradients = 0, states = 0;
 };
 
-/// What all ranks' long-lived tensors take in the first step.
+/// Measures the bytes of all ranks' long-lived tensors in the first step.
 void train(const RunConfig& config, Taken& taken) {
   runtime::WorldOptions world;
   world.world_size = config.world_size();

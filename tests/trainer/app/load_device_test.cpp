@@ -59,7 +59,7 @@ TEST_F(RunRanksOn, RanksWhosePassesDifferRunAgainAndExecuteThem) {
     const std::lock_guard lock(mutex);
     ended.push_back(rank.replays());
   });
-  // Of the first run rank 0 may have left at the border of a step.
+  // Rank 0 may have left the first run at the border of a step.
   ASSERT_GE(ended.size(), 2U);
   EXPECT_EQ(std::vector<bool>(ended.end() - 2, ended.end()), (std::vector<bool>{false, false}));
   EXPECT_EQ(std::count(ended.begin(), ended.end(), false), 2);

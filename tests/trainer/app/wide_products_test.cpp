@@ -26,7 +26,7 @@ class WideProducts : public ::testing::Test {
   static Tensor narrow(const Tensor& tensor) { return tensor.to(at::kBFloat16); }
 };
 
-/// Of so many elements, LibTorch's own kernels round some to the other neighbour.
+/// LibTorch's own kernels round some of so many elements to the other neighbour.
 TEST_F(WideProducts, AreRoundedOnce) {
   const Tensor a = random({512, 600}), b = random({600, 512}), bias = random({512});
   EXPECT_TRUE(at::equal(at::mm(a, b), narrow(at::mm(wide(a), wide(b)))));

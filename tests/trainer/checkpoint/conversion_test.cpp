@@ -1,4 +1,4 @@
-// What opens, compares and converts checkpoints: boxes, types, formats.
+// Opens, compares and converts checkpoints: boxes, types, formats.
 #include <cmath>
 #include <cstring>
 #include <limits>

@@ -146,7 +146,7 @@ TEST(DistCheckpoint, TensorsObjectsFactoriesAndCommonValuesComeBack) {
       EXPECT_LE(most - least, 128) << "the largest shard";
     }
   }
-  // What the last rank of Megatron's reads is what the ranks saved.
+  // The last rank of Megatron's reads what the ranks saved.
   const auto theirs = trainer::testing_support::read_oracle(
       "trainer/checkpoint/distributed_oracle.py " + folder.path().string());
   std::vector<double> numbers(128);

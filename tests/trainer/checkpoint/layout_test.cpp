@@ -120,7 +120,7 @@ TEST(OpenNxd, TheConfigurationSaysWhatTheManifestSaid) {
   }
 }
 
-/// What another program saved, as a training finds it: without our manifest.
+/// A checkpoint that another program saved, as a training finds it: without our manifest.
 std::string as_foreign(const std::string& saved) {
   const fs::path folder = fs::path(saved).parent_path() / "of_nxdt";
   const std::string copy = (folder / fs::path(saved).filename()).string();

@@ -46,7 +46,7 @@ struct LifecycleTest : testing::Test {
       names.push_back(entry.path().filename());
     return names;
   }
-  /// What stays after a save of `self` that keeps the best one.
+  /// The checkpoints that stay after a save of `self` that keeps the best one.
   std::vector<std::string> kept_by(const RunIdentity& self) {
     CheckpointFolder folder(storage, kCheckpointSuffix, self);
     save("new.ckpt", 100, self.run, "new.ckpt");

@@ -1,4 +1,4 @@
-// What processes say to each other about a save reads back as it was.
+// The messages between processes about a save read back as they were.
 #include <random>
 
 #include <gtest/gtest.h>

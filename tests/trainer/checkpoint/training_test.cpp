@@ -335,7 +335,7 @@ TEST(Lifecycle, AFullDiskAtTheEndIsAnError) {
       testing::ThrowsMessage<Error>(HasSubstr("the last checkpoint was not saved")));
 }
 
-/// Of the process, bytes.
+/// Resident memory of the process, bytes.
 std::int64_t resident() {
   std::int64_t pages = 0, in_memory = 0;
   std::ifstream("/proc/self/statm") >> pages >> in_memory;

@@ -114,7 +114,7 @@ constexpr BrokenText kBroken[] = {
      "run.yaml:43:precision.type: unknown value `fp16`, did you mean `fp32`?; expected "
      "mixed_precision, mixed_precisionSR, bf16SR, autocast, fp32, "
      "fp64 or manual"},
-    // What divides what.
+    // Divisibility.
     {"num_attention_heads: 4", "num_attention_heads: 6",
      "run.yaml:21:model.hidden_size: 64 is not divisible by num_attention_heads 6; nearest legal "
      "values: 60 or 66"},

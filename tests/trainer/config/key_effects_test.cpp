@@ -134,7 +134,7 @@ std::vector<Overrides> contexts_of(const std::string& section) {
   return contexts;
 }
 
-/// Of keys whose values are words, lists or paths.
+/// Values of keys that are words, lists or paths.
 std::vector<std::string> values_of(const std::string& key) {
   static const std::map<std::string, std::vector<std::string>> kWords = {
       {"model_source", {"hf"}},
@@ -361,7 +361,7 @@ TEST_F(KeyEffects, LayoutPathsAndLoggingSayNothing) {
     EXPECT_THAT(change.key, testing::StartsWith("model.optim.sched"));
 }
 
-/// What the issue of a silent key looks like: the test above sees it.
+/// A key without effect: the test above would find it.
 TEST_F(KeyEffects, AKeyWithoutEffectIsFound) {
   EXPECT_NE(verdict("data", "data.dataset_name"), "");
   EXPECT_NE(verdict("model", "model.save_logits"), "");

@@ -51,7 +51,7 @@ TEST(KnownKeys, SectionsAndTheirKeysBelongTogether) {
   EXPECT_EQ(opened, sections());
 }
 
-/// What a section needs before its other keys may be written.
+/// The settings that a section needs before its other keys may be written.
 std::vector<std::string> context_of(const KeyGroup& group) {
   if (group.section == "model.moe") return {"model.moe.num_experts=8"};
   if (!group.section.starts_with("model_alignment_strategy.")) return {};

@@ -219,8 +219,8 @@ TEST(Mutation, EveryFileIsAcceptedAndRoundTripsOrIsRejectedAtAPlaceAndSoon) {
   EXPECT_GT(accepted, files / 50);
 }
 
-/// What took seconds or printed megabytes: sizes that are no model, and a file that is none of
-/// ours.
+/// Inputs that took seconds or printed megabytes: sizes that are no model, and a file of another
+/// program.
 TEST(Mutation, SizesWithoutMeaningAreRefusedAtOnce) {
   const TemporaryDirectory directory;
   const std::string file = directory.write("run.yaml", kBaseConfig);

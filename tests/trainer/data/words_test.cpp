@@ -12,8 +12,8 @@
 namespace trellis::trainer {
 namespace {
 
-/// What the patterns distinguish, in ASCII and beyond it: letters, contractions, digits, marks,
-/// spaces and line ends of several kinds.
+/// The kinds of characters that the patterns distinguish, in ASCII and beyond it: letters,
+/// contractions, digits, marks, spaces and line ends of several kinds.
 std::string random_text(std::mt19937& random) {
   static const std::vector<std::string> parts = {"a",
                                                  "Z",

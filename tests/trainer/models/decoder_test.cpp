@@ -1,5 +1,5 @@
-// What a stage holds and reports: names, shares of tied weights, weight decay, saved logits, bad
-// input. Its numbers are compared with Hugging Face's and with formulas by transformers_test.py and
+// The properties of a stage: names, shares of tied weights, weight decay, saved logits, bad input.
+// Its numbers are compared with Hugging Face's and with formulas by transformers_test.py and
 // megatron_test.py.
 #include <functional>
 #include <set>
@@ -94,7 +94,7 @@ TEST(Decoder, NamesAreThoseOfTheModelHubAndOfMegatron) {
   }
 }
 
-/// What the configuration promises is what is built, option by option.
+/// The model has as many parameters as the configuration promises, option by option.
 TEST(Decoder, HasAsManyParametersAsTheConfigurationCounts) {
   std::vector<ModelSection> models{small_llama(), small_gpt()};
   const auto add = [&](ModelSection model, const std::function<void(ModelSection&)>& change) {
@@ -217,7 +217,7 @@ TEST(Decoder, ATiedWeightLiesOnBothEndsOnce) {
   EXPECT_TRUE(Built(model).stage->tied_weights().empty()) << "one stage holds one tensor";
 }
 
-/// What holds the parameters of norms and biases out of weight decay, and what lets them in.
+/// The keys that hold the parameters of norms and biases out of weight decay, and that let them in.
 TEST(Decoder, NormsAndBiasesDecayWhenAskedTo) {
   for (const bool decay : {false, true}) {
     ModelSection model = small_gpt();

@@ -116,7 +116,7 @@ RunConfig small_model(const Variant& variant, const Layout& layout) {
   return config;
 }
 
-/// Of one rank, made once for each variant.
+/// The outcome of one rank, made once for each variant.
 const Outcome& reference(const Variant& variant) {
   static std::map<std::string, Outcome> known;
   const auto found = known.find(variant.name);
@@ -284,7 +284,7 @@ TEST(ModelLayouts, AnFp32ResidualStreamCrossesStages) {
   EXPECT_GT(worst_error(run({}, false), one_stage), 1e-4);
 }
 
-/// What may be recomputed, in one model with dropout everywhere.
+/// The parts that may be recomputed, in one model with dropout everywhere.
 const Variant kRecomputations[] = {
     {"Full", [](ModelSection& m) { m.recompute = Recompute::kFull; }},
     {"CoreAttention", [](ModelSection& m) { m.recompute_modules = {"CoreAttention"}; }},

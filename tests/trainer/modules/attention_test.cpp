@@ -242,8 +242,8 @@ TEST(CoreAttention, FlashAndPlainAreEqualWithAndWithoutAWindow) {
   }
 }
 
-/// What the scaling is for: a score of 6·300·300/√6 is beyond fp16, a seventh of it is not, and the
-/// softmax in fp32 takes it back.
+/// The purpose of the scaling: a score of 6·300·300/√6 is beyond fp16, a seventh of it is not, and
+/// the softmax in fp32 takes it back.
 TEST(CoreAttention, LayerScalingKeepsScoresInRange) {
   const at::Tensor q = at::full({2, 1, 1, kHeadDim}, 300, at::kHalf),
                    v = random({2, 1, 1, kHeadDim}, 3).to(at::kHalf);

@@ -244,7 +244,7 @@ TEST(SaveCheckpoint, DictsAreOfTheirRank) {
   }
 }
 
-/// What each rank of a call throws; "": nothing.
+/// The error that each rank of a call throws; "": none.
 std::vector<std::string> thrown_by_ranks(
     const Layout& layout, const fs::path& folder,
     const std::function<void(Training&, NxDCheckpoints&)>& call) {

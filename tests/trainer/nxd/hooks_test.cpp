@@ -1,4 +1,4 @@
-// What NxD writes down about a training: hooks at layers, the pipeline's timeline.
+// NxD's records of a training: hooks at layers, the pipeline's timeline.
 #include <filesystem>
 #include <fstream>
 #include <set>

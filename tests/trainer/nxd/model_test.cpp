@@ -259,7 +259,7 @@ TEST(NxDOptimizer, GroupsNormAndState) {
   });
 }
 
-/// What each parameter becomes in one step of plain SGD.
+/// The value of each parameter after one step of plain SGD.
 std::map<std::string, at::Tensor> after_one_step(
     int pp, const std::vector<NxDOptimizer::ParamGroup>& groups) {
   std::map<std::string, at::Tensor> weights;

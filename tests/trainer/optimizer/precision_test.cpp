@@ -1,5 +1,5 @@
-// What each precision keeps and loses: stochastic rounding, masters, accumulation, the dtype of
-// communications, memory.
+// The numbers that each precision keeps and loses: stochastic rounding, masters, accumulation, the
+// dtype of communications, memory.
 #include <cmath>
 #include <set>
 
@@ -286,8 +286,8 @@ TEST(Memory, OfTheStatesIsTheFormula) {
   }
 }
 
-/// What a rank keeps, on the first and the last rank of a group: gradients do not know DP; shards
-/// are whole rows, one at least.
+/// Memory of a rank, for the first and the last rank of a group: gradients do not depend on DP;
+/// shards are whole rows, one at least.
 TEST(Memory, OfARankIsTheFormulaFromOneReplicaTo4096) {
   for (const int dp : {1, 2, 3, 4, 5, 64, 96, 100, 256, 768, 1000, 1024, 4095, 4096}) {
     for (const int rank : {0, dp - 1}) {

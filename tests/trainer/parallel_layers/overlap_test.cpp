@@ -71,7 +71,7 @@ class NotedGroup final : public c10d::ProcessGroup {
   std::string name_;
 };
 
-/// What one backward pass does on rank 0.
+/// The log of one backward pass on rank 0.
 template <typename Forward>
 Log backward_of(const Setup& setup, const Forward& forward) {
   Log result;

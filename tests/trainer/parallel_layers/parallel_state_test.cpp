@@ -54,7 +54,7 @@ TEST(RankMesh, TheExpertViewReusesTheDataParallelRanks) {
 }
 
 TEST(RankMesh, CopiesOfFullyShardedWeightsTakeConsecutiveDataParallelRanks) {
-  // Of two copies each has dp 0 and 1, or 2 and 3; expert ranks lie within a copy.
+  // Each of two copies has dp 0 and 1, or 2 and 3; expert ranks lie within a copy.
   const RankMesh mesh{.tp = 2, .dp = 4, .ep = 2, .fsdp_replicas = 2};
   const auto text = [&](ParallelAxis axis) {
     return replica_groups_text(mesh.replica_groups(axis));

@@ -274,7 +274,7 @@ INSTANTIATE_TEST_SUITE_P(
              std::to_string(test.param.kv_heads) + (test.param.fused ? "_fused" : "");
     });
 
-/// Of all ranks, in rank order: the un-sharded query head, −1 for padding.
+/// The un-sharded query heads of all ranks, in rank order; −1 for padding.
 std::vector<std::int64_t> heads_of(const AttentionShape& shape, int tp, int multiplier,
                                    ReplicaOrder order) {
   const QkvPartition partition =

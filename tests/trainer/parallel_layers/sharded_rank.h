@@ -42,7 +42,8 @@ struct Rank {
   [[nodiscard]] at::Tensor own(const at::Tensor& full, int dim) const {
     return shard_of(full, dim, 1, context.tp());
   }
-  /// What a layer outside the tensor-parallel region sees: its part of the sequence, or everything.
+  /// The part that a layer outside the tensor-parallel region sees: its part of the sequence, or
+  /// everything.
   [[nodiscard]] at::Tensor region(const at::Tensor& full) const {
     return context.sequence_parallel ? own(full, 0).contiguous() : full;
   }

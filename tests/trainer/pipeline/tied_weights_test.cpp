@@ -1,5 +1,5 @@
-// What only whole runs show of the engine: tied embeddings across stages, and layers that learn
-// where in the step they are.
+// Properties of the engine that only whole runs show: tied embeddings across stages, and layers
+// that learn where in the step they are.
 #include <gtest/gtest.h>
 
 #include "tests/integration/layout_run.h"

@@ -54,8 +54,8 @@ TEST(NonFinite, ALossThatIsNotFiniteIsNamedWithStepAndLayer) {
   }
 }
 
-/// What a run does whose gradient of `parameter` is spoiled in step 3, between its reduction and
-/// the optimizer.
+/// A run whose gradient of `parameter` is spoiled in step 3, between its reduction and the
+/// optimizer.
 struct Spoiled {
   RunConfig config;
   std::string parameter = "model.layers.3.mlp.down_proj.weight";
@@ -213,7 +213,7 @@ class NamedStage final : public PipelineStage {
   bool is_last_;
 };
 
-/// What every rank of a chain of stages says, joined.
+/// The findings of every rank of a chain of stages, joined.
 std::string search(int pp, int vpp, const std::vector<double>& weights,
                    const std::vector<double>& inputs) {
   std::string found;

@@ -1,4 +1,4 @@
-// What counts as a difference: relative to a tensor's own norm, or to its share when nothing but
+// The differences that count: relative to a tensor's own norm, or to its share when nothing but
 // rounding is left of it.
 #include <gmock/gmock.h>
 

@@ -15,7 +15,7 @@ constexpr std::int64_t kTokens = 37, kExperts = 5, kTop = 2;
 
 at::Tensor picks() { return std::get<1>(at::topk(random({kTokens, kExperts}, 8), kTop, -1)); }
 
-/// What the plan says of every pick, found by a loop over tokens.
+/// Compares the plan of every pick with one that a loop over tokens makes.
 void expect_as_by_hand(const DispatchPlan& plan, const at::Tensor& experts) {
   std::vector<std::int64_t> assigned(kExperts, 0), kept(kExperts, 0);
   std::vector<std::vector<std::int64_t>> slots(kExperts);

@@ -114,7 +114,7 @@ RunNumbers train(const RunConfig& config) {
   return train_and_gather(config, std::make_shared<testing_support::RandomTokens>(config));
 }
 
-/// Of one rank, made once for each variant.
+/// The numbers of one rank, made once for each variant.
 const RunNumbers& reference(const Variant& variant) {
   static auto* const made = new std::map<std::string, RunNumbers>();
   const auto found = made->find(variant.name);

@@ -111,7 +111,7 @@ TEST(Router, SinkhornThatDoesNotConvergeIsNamed) {
   }
 }
 
-/// Of three groups of four experts those two whose best two experts have the largest sum.
+/// The two of three groups of four experts are chosen whose best two experts have the largest sum.
 TEST(Router, GroupLimitedChoosesWithinTheBestGroups) {
   OneRank rank;
   rank.model.moe = MoeSection{.num_experts = 12,
