@@ -9,10 +9,10 @@
 /// kind of sink.
 namespace trellis {
 
-/// For one line of a terminal: characters that control a terminal or reverse the reading direction
-/// are written as \n, \t or \u001b, and bytes that are no UTF-8 as \xff. Line ends are among them:
-/// what a text says cannot be taken for a line of the program. Of more than kMostShownBytes the
-/// first ones, and how many there are.
+/// `text` for one line of a terminal: characters that control a terminal or reverse the reading
+/// direction are written as \n, \t or \u001b, and bytes that are no UTF-8 as \xff. Line ends are
+/// among them: a text cannot be taken for a line of the program. A text of more than
+/// kMostShownBytes is cut, and the result states how many bytes there are.
 [[nodiscard]] std::string terminal_line(std::string_view text);
 /// The same for each line of a message: line ends and tabs stay.
 [[nodiscard]] std::string terminal_lines(std::string_view text);
