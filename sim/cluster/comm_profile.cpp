@@ -58,8 +58,8 @@ class Profiler {
     waiting_ += traffic.rounds * latency;
     if (traffic.all_ready && !std::exchange(all_ready_, true)) waiting_ += costs.ready_time.value;
     channel_ += traffic.channel * element_bytes_;
-    // Two slices per piece: the first is reduced while the second is on its way. Of pipelined parts
-    // the last one counts.
+    // Two slices per piece: the first is reduced while the second is on its way. If parts are
+    // pipelined, only the last one counts.
     reducing_ = transfer_time(Bytes((traffic.reduced_last * element_bytes_ + 1) / 2),
                               machine_.reduce_rate())
                     .value;

@@ -54,10 +54,10 @@ class CommTraffic {
   std::size_t flows_ = 0;  ///< of all plans
 };
 
-/// Profiles of many communications on one machine of which some nodes are looked at. What does not
-/// depend on where a group lies is worked out once for all groups that lie alike. Of a collective
-/// over many domains only those domains are kept that are looked at, and one of each kind of the
-/// others: domains of whose members the same is asked are busy for equally long. So a group of
+/// Profiles of many communications on one machine of which some nodes are looked at. Everything
+/// that does not depend on where a group lies is computed once for all groups that lie alike. For a
+/// collective over many domains, only the domains that are looked at are kept, and one of each kind
+/// of the others: domains whose members have the same work are busy for equally long. So a group of
 /// 1,024 members costs little more than one of two.
 class CommProfiler {
  public:

@@ -14,8 +14,8 @@ struct Total {
   double chip = 0, instance = 0, cluster = 0;  ///< NaN: the figure does not exist at this level
 };
 
-/// The figures that the instance tables of the documents print, in their order and units. What is
-/// not published is left out.
+/// The figures that the instance tables of the documents print, in their order and units. Figures
+/// that are not published are left out.
 [[nodiscard]] std::vector<Total> totals(const SystemConfig& system);
 
 /// One property of a logical core, in the unit that is named.

@@ -82,8 +82,9 @@ class Model {
     return tensors;
   }
 
-  /// From host to host, each when it is copied: through the memory of the instance, or the NICs of
-  /// the one that receives. Of each rank when all that it sends and receives has arrived.
+  /// States go from host to host, each when it is copied: through the memory of the instance, or
+  /// the NICs of the one that receives. Returns for each rank when all that it sends and receives
+  /// has arrived.
   [[nodiscard]] std::vector<Picoseconds> gather(const std::vector<SharedTime>& copied) const {
     const InstanceConfig& instance = machine_.system.instance;
     const std::int64_t network = whole(instance.efa.bandwidth * instance.efa_nics *
