@@ -3,8 +3,8 @@
 #include <c10/core/Stream.h>
 
 /// Events of the device: places in a stream of simulated time. An event is an opaque pointer that
-/// LibTorch keeps; every function here throws when the pointer is no live event. What an event says
-/// about the host is simple: kernels finish before they return.
+/// LibTorch keeps; every function here throws when the pointer is no live event. On the
+/// host every event has happened: kernels finish before they return.
 namespace trellis::device::events {
 
 /// Creates the event at its first use (*event null), and marks the place that the stream has

@@ -100,8 +100,8 @@ class Planner {
     }
   }
 
-  /// Conflicts between uses of one tile and later ones of another, or of the same. Of an executor
-  /// only one of them can matter, because it works in order.
+  /// Collects conflicts between uses of one tile and later ones of another, or of the same. Only
+  /// one of them can matter per executor, because an executor works in order.
   void collect(const Tile& before, const Tile& after) {
     collect_sources(before, after);
     collect_carried(before, after);

@@ -124,8 +124,8 @@ class RankWriter {
   }
 
  private:
-  /// Its time, divided among its kernels as the report does: none overlaps another. What is left,
-  /// after the last one, is idle.
+  /// Writes a segment's time, divided among its kernels as in the report: none overlaps another.
+  /// The time after the last kernel is idle.
   void segment(const ItemOrigin& origin, const sim::ItemTiming& time, RankFile& file) {
     const TimedProgram::Step& step = step_.program(origin).steps[origin.step];
     const sim::SegmentTiming& alone = step.piece->segment();

@@ -8,8 +8,8 @@
 namespace trellis::device {
 
 /// One step as a folder of PyTorch's profiler (Kineto): `rank_N.json` for each simulated rank,
-/// which HolisticTraceAnalysis, TensorBoard's plugin and ui.perfetto.dev read. What the device does
-/// is on stream 7, one kernel after the other as each moves the end of the work forward;
+/// which HolisticTraceAnalysis, TensorBoard's plugin and ui.perfetto.dev read. The device's work is
+/// on stream 7, one kernel after the other as each moves the end of the work forward;
 /// communications are NCCL kernels on a stream for each axis, from when all participants are there
 /// to the end. Times are microseconds with six digits: exact. Throws ConfigError when the place
 /// cannot be written.

@@ -13,7 +13,7 @@
 namespace trellis::device {
 
 /// A piece of a graph (PieceCutter), compiled and timed once however many layers, graphs and ranks
-/// run it. Of its program only what reports and traces ask for is kept.
+/// run it. Only the parts of its program that reports and traces need are kept.
 struct TimedPiece {
   std::vector<sim::isa::Kernel> kernels;  ///< `node`: of the piece
   std::int64_t instructions = 0;          ///< as written, loops counted once
