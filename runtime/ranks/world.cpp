@@ -302,9 +302,10 @@ void settle_math_library() {
   }
 }
 
-/// With glibc's allocator, ranks that take turns would each keep what they freed in a separate
-/// heap, out of reach of the rank that runs next: as many heaps as run at once, and large blocks go
-/// back to the system. Of the whole process, from here on; a program with jemalloc is not affected.
+/// Limits glibc's allocator to as many heaps as ranks run at once, and lets large blocks go back to
+/// the system. Otherwise ranks that take turns would each keep their freed memory in a separate
+/// heap, out of reach of the rank that runs next. It is so for the whole process from here on; a
+/// program with jemalloc is not affected.
 void share_heaps(std::size_t ranks, int permits) {
   if (ranks <= static_cast<std::size_t>(permits)) return;
   constexpr int kLargeBytes = 1024 * 1024;
@@ -332,8 +333,8 @@ std::shared_ptr<Rendezvous> make_rendezvous(const WorldOptions& options,
 
 namespace {
 
-/// Throws the exception in flight, with the dumps' place in its text. What the user wrote is wrong
-/// without them.
+/// Throws the exception in flight, with the dumps' place in its text. A user's mistake needs no
+/// dump.
 [[noreturn]] void rethrow_with(DumpOnce& dump) {
   try {
     throw;

@@ -242,8 +242,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   void help(Lock& lock, Exchange& exchange);
   void complete(Transfer& transfer);
   [[noreturn]] void throw_mismatch(Transfer& transfer, const std::string& text);
-  /// Calls `body`. What it throws in a Program has the place of the records in its text, and the
-  /// other processes learn of a hang.
+  /// Calls `body`. Exceptions that it throws in a Program have the place of the records in their
+  /// text, and the other processes learn of a hang.
   template <typename Body>
   auto with_records(Body body) {
     if (!program_) return body();

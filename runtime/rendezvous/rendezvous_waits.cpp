@@ -164,8 +164,8 @@ std::optional<std::map<int, Rendezvous::Picture>> Rendezvous::pictures_of_all(Lo
 }
 
 /// No message is under way when for every two processes one has received what the other has sent,
-/// in two pictures of all between which nothing moved (Mattern's four counters). What a process
-/// that has ended sent came before the news of its end.
+/// in two pictures of all between which nothing moved (Mattern's four counters). The
+/// messages of a process that has ended came before the news of its end.
 bool Rendezvous::none_can_go_on(Lock& lock) {
   const auto only_wait = [](const std::map<int, Picture>& pictures) {
     return std::ranges::all_of(pictures, [](const auto& picture) {
