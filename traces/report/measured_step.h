@@ -12,8 +12,8 @@
 #include "traces/report/step_view.h"
 #include "base/error.h"
 
-/// Steps that a device timed itself: `measured` of a run report, schema trellis.measured/1. What it
-/// has in common with a simulated step is compared: time, phases, memory.
+/// Steps that a device timed itself: `measured` of a run report, schema trellis.measured/1. Its
+/// common parts with a simulated step are compared: time, phases, memory.
 namespace trellis::analysis {
 
 /// Adds `measured` and its rates to a report; null or without a step: nothing is added.

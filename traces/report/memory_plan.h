@@ -27,10 +27,10 @@ struct MemoryRunFacts {
 };
 
 /// `memory`: trellis.memory/1 of a run on cores of unlimited memory. `headroom_bytes` = capacity −
-/// `needed_bytes`. Of this trainer (software none, megatron): `needed_bytes` is what the allocator
+/// `needed_bytes`. For this trainer (software none, megatron): `needed_bytes` is what the allocator
 /// of the worst rank takes from HBM at its peak; `verdict` is "does_not_fit" when an allocator with
 /// the core's capacity would have refused something, "tight" when what it leaves is less than the
-/// estimate of what the runtime takes in addition, else "fits". Of other software (see
+/// estimate of what the runtime takes in addition, else "fits". For other software (see
 /// software_memory.h): `needed_bytes` is the estimate; "does_not_fit" above the capacity, "tight"
 /// within the estimate's error. `host.verdict` is of a node's own memory: "does_not_fit" when what
 /// the run holds there exceeds it, "tight" when it does with the published share of processes and

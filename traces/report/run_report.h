@@ -71,8 +71,8 @@ struct SimulatedRates {
                                              const RunFacts& facts);
 
 /// `step_report`, `memory`, `portability`: the device's last documents; null on a device that times
-/// itself. Of `portability` the report keeps what the hardware does not have. `checkpoints`: see
-/// checkpoint_report.h; null: none are saved. "memory" also has what
+/// itself. The report keeps the part of `portability` that the hardware does not have.
+/// `checkpoints`: see checkpoint_report.h; null: none are saved. "memory" also has what
 /// `facts.software` takes, where it is known: software_memory.h.
 [[nodiscard]] nlohmann::json run_report(const RunFacts& facts, const nlohmann::json& step_report,
                                         const nlohmann::json& memory,

@@ -50,11 +50,11 @@ struct StepView {
 /// The row of the rank that waits least. REQUIRES: there is one.
 [[nodiscard]] const nlohmann::json& busiest_rank(const nlohmann::json& breakdown);
 
-/// Time per phase of the programs that all ranks launched, divided by the ranks: no waits, no
-/// launches. What older reports know of phases.
 /// A report's microseconds in picoseconds; damaged ones at an end of what can be subtracted.
 [[nodiscard]] std::int64_t picoseconds_of(double microseconds);
 
+/// Time per phase of the programs that all ranks launched, divided by the ranks: no waits, no
+/// launches. Older reports have no other times of phases.
 [[nodiscard]] std::vector<NamedTime> program_time_by_phase(const nlohmann::json& step_report,
                                                            std::int64_t world_size);
 

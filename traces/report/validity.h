@@ -61,8 +61,8 @@ struct CrossValidation {
 /// Key "validity" of a run report: {status, reasons, basis, factor, step_time_range_ms}; the last
 /// two only when something is known.
 [[nodiscard]] nlohmann::json to_json(const Validity& validity, double step_time_ms);
-/// Two lines at most: range and its basis; what is exploratory. Of a report without the key (of an
-/// older version) it says so.
+/// Two lines at most: range and its basis; what is exploratory. For a report without the key (of an
+/// older version) a line that says so.
 [[nodiscard]] std::string validity_text(const nlohmann::json& report);
 /// One line on a report's key "validity": "exploratory: reason; reason" or "validated: basis"; ""
 /// when it is null.
