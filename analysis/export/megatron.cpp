@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kColumns = 100;
 
-/// A row that moves one key, in the other direction. Of several names the first is today's.
+/// A row that moves one key, in the other direction. The first of several names is today's.
 MegatronValues moved(const MegatronRow& row, std::string_view name,
                      const ResolvedSettings& settings) {
   if (!megatron_moves(name, settings)) return std::nullopt;

@@ -195,7 +195,8 @@ ImportedKey classify_key(const Model& model, const JsonKey& key) {
   return unknown(std::move(source), key.name, known);
 }
 
-/// A result without them is no model. Of a type that is refused, other names may hold them.
+/// Checks the sizes without which a result is no model. A type that is refused may have other names
+/// for them, so it is not checked.
 void check_sizes(const Model& model, Problems& problems) {
   if (model.problems.contains("model_type")) return;
   for (const char* name : {"num_hidden_layers", "hidden_size", "intermediate_size",

@@ -138,9 +138,10 @@ class Parser {
     arguments_.push_back(std::move(argument));
   }
 
-  /// Up to the next argument, even where it is too many: which values are wrong is said about the
-  /// argument. A word that the shell decides may be anything, so it is a value only where one is
-  /// missing. What an unknown argument of a launcher takes cannot be derived from the next program.
+  /// Takes the words up to the next argument as values, even where they are too many: the problem
+  /// of the argument names the wrong ones. A word that the shell decides may be anything, so it is
+  /// a value only where one is missing. An unknown argument of a launcher gets no values: the next
+  /// word may be one, or the program.
   void take_values(MegatronArgument& argument) {
     using enum MegatronRow::Values;
     const auto values = argument.row != nullptr ? argument.row->values : kList;

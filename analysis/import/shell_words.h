@@ -32,8 +32,8 @@ struct ShellScript {
   std::vector<ShellCommand> lists;     ///< variables that hold arguments when the script ends
 };
 
-/// The commands of a text that no shell has to look at: words, quoted words, comments and variables
-/// for other programs. Whether it is one.
+/// Reads the commands of a text that means the same without a shell: words, quoted words, comments
+/// and variables for other programs. Returns false for any other text.
 [[nodiscard]] bool read_plain_words(const std::string& text, std::vector<ShellCommand>& commands);
 
 /// The parser, which is started by the first script that needs it. Not for several threads at a

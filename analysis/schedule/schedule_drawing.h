@@ -23,8 +23,9 @@ struct BalancedPlan {
 [[nodiscard]] std::string pipeline_cuts(const SchedulePlan& plan);
 
 /// One line per pipeline rank, `width` columns of time: "3>>" forward of micro-batch 3, "3<<<<" its
-/// backward, "." idle. With virtual stages a letter says which: "3a>>". What is narrower than its
-/// label shows only > or <. Of many micro-batches only the beginning and the end are drawn.
+/// backward, "." idle. With virtual stages a letter says which: "3a>>". A pass that is narrower
+/// than its label shows only > or <. Only the beginning and the end of many micro-batches are
+/// drawn.
 [[nodiscard]] std::string timeline_text(const trainer::ScheduleTiming& timing, int width);
 [[nodiscard]] std::string schedule_text(const SchedulePlan& plan,
                                         const trainer::ScheduleTiming& timing, int width);

@@ -12,9 +12,9 @@
 #include "sim/sim.h"
 #include "trainer/config/run_config.h"
 
-/// Closed bounds of one training step: no simulation of it is faster or takes less memory. What the
-/// model of the machine could still overlap counts once; what it adds (launches, vector work,
-/// activations' traffic, transfers between stages, contended links) counts nothing.
+/// Closed bounds of one training step: no simulation of it is faster or takes less memory. Work
+/// that the model of the machine could still overlap counts once; work that it adds (launches,
+/// vector work, activations' traffic, transfers between stages, contended links) counts nothing.
 namespace trellis::analysis {
 
 /// Times of collectives on an idle machine, remembered by group and size. Rank r runs on core r.
@@ -79,12 +79,13 @@ struct StepBound {
                                    const sim::SystemConfig& system, CollectiveTimes& times);
 
 /// Bytes of the fullest rank: weights, gradients and optimizer states (AdamW's two moments and fp32
-/// masters; of other optimizers nothing), and the most of two moments: what the passes keep, and,
-/// where each rank updates all of its weights (no ZeRO-1, or one replica), their new values, which
-/// are written together. Of what passes hold for a moment count the logits, the output of a stage,
-/// a layer that is computed again and the first gradients of a backward; the rest does not, nor
-/// does the rounding of sizes. (Of published software that is estimated from what this trainer
-/// holds, traces/report/software_memory.h, it is a bound too: that estimate is higher.)
+/// masters; nothing for other optimizers), and the larger of two amounts: what the passes keep,
+/// and, where each rank updates all of its weights (no ZeRO-1, or one replica), their new values,
+/// which are written together. Of the tensors that passes hold for a moment these count: the
+/// logits, the output of a stage, a layer that is computed again and the first gradients of a
+/// backward. The others do not count, nor does the rounding of sizes. (It is also a bound for
+/// published software that is estimated from what this trainer holds,
+/// traces/report/software_memory.h: that estimate is higher.)
 [[nodiscard]] std::int64_t bound_memory(const trainer::RunConfig& config);
 
 /// The most activations that pipeline rank `rank` holds in a step, by the trainer's own schedule: a

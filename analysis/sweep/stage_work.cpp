@@ -74,8 +74,8 @@ double saved_key_width(const RunConfig& config, const Widths& w) {
   return is_copied ? w.query : w.key_value;
 }
 
-/// Tokens that the MLP of a layer multiplies on a rank. Of experts: the slots, filled or not;
-/// without a capacity the mean over the EP group, whose slowest rank has as many at least.
+/// Tokens that the MLP of a layer multiplies on a rank. With experts these are the slots, filled or
+/// not; without a capacity the mean over the EP group, whose slowest rank has as many at least.
 double mlp_rows(const RunConfig& config, bool moe) {
   if (!moe) return tokens(config);
   const trainer::MoeSection& experts = *config.model.moe;
