@@ -16,9 +16,9 @@ namespace trellis {
 [[nodiscard]] std::string terminal_line(std::string_view text);
 /// The same for each line of a message: line ends and tabs stay.
 [[nodiscard]] std::string terminal_lines(std::string_view text);
-/// The same for all that a stream gets, however long its lines are.
+/// The same for all that is written to a stream, however long its lines are.
 [[nodiscard]] std::string terminal_text(std::string_view text);
-/// A line with more of it is no longer read by anyone.
+/// Nobody reads a longer line.
 inline constexpr std::size_t kMostShownBytes = std::size_t{16} << 10;
 /// True if terminal_line() would escape a part of it.
 [[nodiscard]] bool has_controls(std::string_view text);

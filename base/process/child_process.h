@@ -22,7 +22,7 @@ struct ChildProcess {
 [[nodiscard]] pid_t start_child(const ChildProcess& child);
 /// Waits for its end: the exit code, or 128 + the signal that ended it.
 [[nodiscard]] int wait_for(pid_t child);
-/// The same of a status of waitpid.
+/// The same for a status of waitpid.
 [[nodiscard]] int exit_code_of(int status);
 
 /// A file that a child writes into, open while this lives. Throws ConfigError when it cannot be

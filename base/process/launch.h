@@ -6,7 +6,7 @@
 
 namespace trellis {
 
-/// Which of the processes this one is, of those that a launcher started together.
+/// This process's place among those that a launcher started together.
 struct Launch {
   std::string launcher;  ///< "torchrun", "srun (Slurm)", "mpirun (Open MPI)", …
   int process = 0;
