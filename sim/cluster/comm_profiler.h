@@ -35,9 +35,9 @@ class CommTraffic {
 
   explicit CommTraffic(const CommMachine& machine) : machine_(machine) {}
   [[nodiscard]] Places places_of(const CommShape& shape) const;
-  /// With its choice.
+  /// The entry of a communication, with the choice of its algorithm.
   Entry& entry(const CommShape& shape, const Places& places);
-  /// With its plan.
+  /// The same, with its plan.
   Entry& planned(const CommShape& shape, const Places& places);
   /// Forgets everything when it has become much: another job begins.
   void bound();

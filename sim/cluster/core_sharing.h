@@ -16,7 +16,7 @@ struct CoreDemand {
   double dma = 0;  ///< of its DMA engines
 };
 
-/// Who uses the memory and the DMA engines of each core: the running segment and the communications
+/// Users of the memory and the DMA engines of each core: the running segment and the communications
 /// in flight, as flows. Where their demands exceed what there is, all of them slow down by the same
 /// factor, so that work is conserved.
 class CoreSharing {

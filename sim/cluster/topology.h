@@ -82,7 +82,7 @@ class Topology {
   [[nodiscard]] int node_of_link(LinkId id) const;
   /// Throws ConfigError, with the nearest name, when no link has this one.
   [[nodiscard]] LinkId find_link(const std::string& name) const;
-  /// Those of a torus between two chips, both ways; empty: they are no neighbours.
+  /// Links of a torus between two chips, both ways; empty: they are no neighbours.
   [[nodiscard]] std::vector<LinkId> links_between(int chip, int other) const;
   /// True if messages of this link have another route while the links that are down carry none:
   /// that is so in a torus only.

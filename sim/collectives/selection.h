@@ -10,8 +10,8 @@
 
 namespace trellis::sim {
 
-/// Which algorithm runs at which size: the runtime's thresholds, not the fastest choice. Sizes as
-/// nccom-test counts them: what an all-gather ends with and a reduce-scatter starts with. The first
+/// Sizes from which the algorithms run: the runtime's thresholds, not the fastest choice. Sizes as
+/// nccom-test counts them: the gathered size of an all-gather and of a reduce-scatter. The first
 /// row that applies is taken. mesh_max and rdh_max are those of a whole instance: a group over some
 /// of its chips has that share of them, so that a rank's part is the same.
 struct SelectionTable {

@@ -10,7 +10,7 @@ namespace trellis::sim {
 class Overlay;
 struct Parameter;
 
-/// Those of sim/configs/software, by name.
+/// The stacks of sim/configs/software, by name.
 [[nodiscard]] const std::vector<SoftwareStack>& software_stacks();
 /// The stack that the value of a key `software` names: none, STACK or STACK@RELEASE. Throws
 /// ConfigError, with the known names, for others.

@@ -148,7 +148,7 @@ struct DmaConfig {
   }
 };
 
-/// Which rules the graph compiler follows beyond lowering operations one by one
+/// Rules of the graph compiler beyond lowering operations one by one
 /// (device/compiler/README.md). They are among the machine's numbers because they decide a
 /// program's time as these do: `--set core.compiler.fused_attention=false` shows what one is worth.
 struct CompilerRules {

@@ -36,7 +36,7 @@ struct Dim {
   auto operator<=>(const Dim&) const = default;
 };
 
-/// Which elements of a buffer an operand touches: `num_partitions` rows of the free dimensions
+/// The elements of a buffer that an operand touches: `num_partitions` rows of the free dimensions
 /// `dims` (outermost first). Element address = offset + p * partition_stride (HBM only; SBUF/PSUM
 /// partitions are physical) + Σ dims
 ///                 + Σ loop_stride[d] * iteration of the d-th enclosing loop (outermost first).

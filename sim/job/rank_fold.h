@@ -5,9 +5,9 @@
 
 namespace trellis::sim {
 
-/// Which ranks of a world are equal, so that one of them represents all. The ranks form a mesh, the
-/// first axis fastest: rank = c0 + n0·(c1 + n1·…); of equal ranks the lowest is the representative.
-/// An empty fold: every rank is itself.
+/// Classes of equal ranks of a world; one rank of a class represents all. The ranks form a mesh,
+/// the first axis fastest: rank = c0 + n0·(c1 + n1·…); of equal ranks the lowest is the
+/// representative. An empty fold: every rank is itself.
 class RankFold {
  public:
   RankFold() = default;
@@ -36,7 +36,8 @@ class RankFold {
   /// How members of two groups correspond: of a transfer one by one, as its ends differ; of a
   /// collective in any order.
   enum class Members { kOneByOne, kAnyOrder };
-  /// Those of them that have a member among `near`, itself first whether it has one or not.
+  /// The groups equal to `group` that have a member among `near`; `group` is first whether it has
+  /// one or not.
   [[nodiscard]] std::vector<std::vector<int>> equal_groups(const std::vector<int>& group,
                                                            const std::vector<int>& near,
                                                            Members members) const;

@@ -7,8 +7,8 @@
 
 namespace trellis::sim {
 
-/// Who goes next. Engines act in the order of their next times, ties by number; the one whose turn
-/// it is goes on alone up to `limit`.
+/// Decides which engine acts next. Engines act in the order of their next times, ties by number;
+/// the one whose turn it is goes on alone up to `limit`.
 ///
 ///   engine 0   ──●────●───▷ next 40   engine 1's turn: it may act up to 39 (engine 0 wins a tie),
 ///   engine 1   ──●─▷ next 20          less when it wakes another engine for an earlier time

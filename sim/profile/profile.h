@@ -52,7 +52,7 @@ struct Profile {
 /// Reads a profile, packed by xz or not. Throws ConfigError with all problems, each as
 /// "FILE: list[place].key: …".
 [[nodiscard]] Profile read_profile(const std::filesystem::path& file);
-/// The same of a text. `name`: for messages.
+/// The same for a text. `name`: for messages.
 [[nodiscard]] Profile parse_profile(std::string_view text, const std::string& name);
 
 /// True: the file is a profile (JSON or xz) rather than a Program's text.

@@ -16,9 +16,9 @@ class RepeatingCore {
   /// All that decides about the future, relative to `now`: increments to come, DMA queues and
   /// engines, memory, intervals not yet counted.
   virtual void append_state(std::vector<std::int64_t>& out, std::int64_t now) const = 0;
-  /// Those on which an engine waits.
+  /// Appends the semaphores on which an engine waits.
   virtual void append_semaphores(std::vector<Semaphore*>& out) = 0;
-  /// The running totals, to be extrapolated.
+  /// Appends the running totals, to be extrapolated.
   virtual void append_counters(std::vector<std::int64_t*>& out) = 0;
   [[nodiscard]] virtual BusyMeter& meter() = 0;
   /// Whatever it does from `now` on happens later by `time` than the clock shows.
