@@ -29,7 +29,7 @@ struct CompiledGraph {
   std::vector<HostCopy> host_copies;  ///< in the graph's order
 };
 
-/// Which operations may be estimated instead of lowered.
+/// The operations that may be estimated instead of lowered.
 enum class Estimates : std::uint8_t {
   kKnown,       ///< those with a row in estimated_passes(); any other without lowering is an
                 ///< UnsupportedOp

@@ -13,7 +13,7 @@
 /// Kernels are the graph compiler's own lowerings, over one operation's operands in HBM.
 namespace trellis::device {
 
-/// Which kernel to run, on what. Parts that are left out take the catalogue's defaults.
+/// The kernel to run and its operands. Parts that are left out take the catalogue's defaults.
 struct KernelRequest {
   std::string name;                           ///< of the catalogue, e.g. "matmul"
   std::map<std::string, std::int64_t> sizes;  ///< by parameter, e.g. {"m", 2048}; flags are 0 or 1

@@ -38,7 +38,7 @@ class StepMeter {
   [[nodiscard]] bool has_events() const { return clock_.has_events(); }
 
  private:
-  /// From the mark on, `phase` is the innermost.
+  /// `phase` is the innermost one from the mark on.
   struct Border {
     DeviceClock::Mark mark;
     std::size_t phase = 0;

@@ -6,7 +6,7 @@
 
 namespace trellis::device {
 
-/// Which implementation scaled_dot_product_attention takes on `neuron`: the fused one wherever the
+/// The implementation of scaled_dot_product_attention on `neuron`: the fused one wherever the
 /// CPU would take its flash kernel (that is what runs here), the math decomposition elsewhere. An
 /// at::SDPBackend.
 std::int64_t choose_attention(const at::Tensor& query, const at::Tensor& key,

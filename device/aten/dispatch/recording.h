@@ -6,7 +6,7 @@
 
 #include "device/aten/dispatch/as_cpu_tensors.h"
 
-/// From executed operators to the rank's stream of OpRecords.
+/// Records executed operators in the rank's stream of OpRecords.
 namespace trellis::device {
 
 /// The operands of one record, collected before it is written.

@@ -10,12 +10,12 @@
 /// loop has AccumulateGrad nodes and optimizer steps.
 namespace trellis::device {
 
-/// After an autograd node ran: AccumulateGrad's tensor is a parameter, and what it accumulated into
-/// a gradient.
+/// Called after an autograd node ran: AccumulateGrad's tensor is a parameter, and the tensor that
+/// it accumulated into is a gradient.
 void categorize_accumulated(const at::RecordFunction& node);
 
-/// At the start and the end of a user scope: what an optimizer's step allocates on the thread's
-/// ranks and keeps is its state.
+/// Called at the start and the end of a user scope: memory that an optimizer's step allocates on
+/// the thread's ranks and keeps is its state.
 [[nodiscard]] std::unique_ptr<at::ObserverContext> begin_optimizer_step(
     const at::RecordFunction& scope);
 void end_optimizer_step(const at::ObserverContext* begun);

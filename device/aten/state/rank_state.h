@@ -14,10 +14,10 @@
 #include "device/aten/state/view_memo.h"
 #include "device/driver/session.h"
 
-/// Who owns what on the emulated device: a device index is a rank's place among those of this
-/// process, and the thread that owns a rank is
-/// the only user of its recorder. A thread owns the ranks that it was bound to and those that it
-/// used first while no one owned them; it gives them up when it ends.
+/// Ownership on the emulated device: a device index is a rank's place among those of this process,
+/// and the thread that owns a rank is the only user of its recorder. A thread owns the ranks that
+/// it was bound to and those that it used first while no one owned them; it gives them up when it
+/// ends.
 namespace trellis::device {
 
 /// One rank as the LibTorch side sees it. Lives until the process ends: storages may outlive every

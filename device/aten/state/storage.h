@@ -64,7 +64,7 @@ class NeuronStorage final : public c10::StorageImpl {
   /// happened.
   void adopt_resize();
 
-  /// From now on the storage holds `block`, which no one else holds. REQUIRES: it was made with 0
+  /// Lets the storage hold `block`, which no one else holds. REQUIRES: it was made with 0
   /// bytes, in shape-only mode.
   void take_block(MemoryBlock& block, std::int64_t nbytes);
 

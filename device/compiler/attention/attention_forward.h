@@ -67,7 +67,7 @@ class Forward {
     std::int64_t count = 0;
     [[nodiscard]] std::int64_t blocks() const { return ceil_div(count, kBlock); }
   };
-  /// Up to four tiles of queries against one block of keys.
+  /// A block of scores: up to four tiles of queries against one block of keys.
   struct Block {
     const Queries* rows = nullptr;
     const Keys* columns = nullptr;
@@ -142,7 +142,8 @@ class Forward {
   std::vector<Strip> window_strips(const Queries& q, const Keys& k, std::int64_t block,
                                    std::int64_t before, std::size_t slot) const;
 
-  /// Up to eight blocks of keys per step: every step empties the pipeline once.
+  /// Computes an area with up to eight blocks of keys per step: every step empties the pipeline
+  /// once.
   void rectangle(const Queries& q, const Keys& k, const Area& area);
 
   /// Strips follow each other through the engines, a stage per turn, so that none waits for

@@ -33,7 +33,7 @@ constexpr double kMasked = -1e30;  ///< added to a score that must not count
 /// fp32 products take one pass: the array reads fp32 operands as tf32.
 [[nodiscard]] isa::DType array_dtype(isa::DType dtype);
 
-/// Which (batch, head) the code is at.
+/// The current (batch, head) of the loops.
 struct Head {
   std::vector<Index> outer;  ///< (batch, key head), merged where the strides allow it
   Index query;               ///< among the query heads of the key head
@@ -134,7 +134,7 @@ class SlidingWindow {
   explicit SlidingWindow(std::int64_t keys) : keys_(keys) {}
 
   [[nodiscard]] std::int64_t tiles() const { return ceil_div(keys_ - 1, kTile); }
-  /// In whole blocks, at least what lies between a query and the first key that it sees.
+  /// Whole blocks of keys, at least as many as lie between a query and the first key that it sees.
   [[nodiscard]] std::int64_t blocks() const { return ceil_div(tiles(), kTilesPerBlock); }
   /// [128, 256] of fp32 for tiles t − tiles() and the next one: 0 at keys that a query of tile t
   /// sees or that follow it, kMasked before the window.
@@ -164,7 +164,7 @@ struct Area {
 struct Together {
   std::int64_t key_heads = 0, queries = 0;  ///< of each key head; 0: none, the sequence is long
 };
-/// From the most heads that a step may have down to one.
+/// The ways to compute heads together, from the most heads that a step may have down to one.
 [[nodiscard]] std::vector<Together> heads_together(const Heads& heads, bool causal,
                                                    std::int64_t queries, std::int64_t keys);
 

@@ -22,8 +22,8 @@ struct Side {
 };
 
 /// Rows of a side on chip: [k on 128 partitions, k tile, width], of which the first ones are used.
-/// Those of a block that is transposed lie in groups, [group, k on 128 partitions, k tile, rows of
-/// a group], so that the first of them can be multiplied while the rest arrives.
+/// The rows of a block that is transposed lie in groups, [group, k on 128 partitions, k tile, rows
+/// of a group], so that the first of them can be multiplied while the rest arrives.
 struct Held {
   TileId tile = isa::kNone;
   std::vector<TileId> parts;  ///< the same memory cut along K, or into its groups: each can be used

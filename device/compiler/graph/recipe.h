@@ -105,7 +105,7 @@ class Recipe {
 
 using RecipeFunction = void (*)(Recipe&);
 
-/// Which dimensions of its iteration space an operation reduces.
+/// The dimensions of its iteration space that an operation reduces.
 enum class Reduces : std::uint8_t { kNothing, kDims, kLastDims, kLeadingDims };
 
 struct ChainOp {

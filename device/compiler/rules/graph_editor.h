@@ -33,7 +33,7 @@ class GraphEditor {
   [[nodiscard]] std::uint32_t buffer(std::uint32_t value) const {
     return graph_.values[value].buffer;
   }
-  /// In order of nodes, each node once.
+  /// The uses of a buffer in order of nodes, each node once.
   [[nodiscard]] const std::vector<Use>& uses(std::uint32_t buffer) const { return uses_[buffer]; }
   /// The last node before `before` that writes the buffer.
   [[nodiscard]] std::optional<std::uint32_t> writer(std::uint32_t buffer,
@@ -46,8 +46,8 @@ class GraphEditor {
   /// The value is all of its buffer, in order.
   [[nodiscard]] bool is_whole(std::uint32_t value) const;
 
-  /// Which input a copy, cast or clone reads: the one that is not its result. nullopt: the node is
-  /// none.
+  /// The input that a copy, cast or clone reads: the one that is not its result. nullopt: the node
+  /// is no copy, cast or clone.
   [[nodiscard]] std::optional<std::size_t> copy_source(std::uint32_t index) const;
 
   std::uint32_t add_buffer(std::int64_t bytes);

@@ -15,8 +15,9 @@ namespace trellis::device {
 /// "fp64", "complex64", "uint32", "fp8e4m3fnuz": the host program's word.
 [[nodiscard]] std::string host_type_name(DType dtype, HostType host);
 
-/// Which operators ran with which types, how often and where, and what the machine would do with
-/// each; schema trellis.portability/1. Rows that it does not have come first.
+/// Report of the operators that ran with their types, how often and where, and what the machine
+/// would do with each; schema trellis.portability/1. Rows that the machine does not have come
+/// first.
 [[nodiscard]] nlohmann::json portability(const OperatorUses& uses, const std::string& instance,
                                          int core_version);
 

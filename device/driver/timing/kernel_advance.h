@@ -16,7 +16,7 @@ struct KernelAdvance {
   bool bound_by_memory = false;  ///< the kernel kept a DMA queue busy for longer than any engine
 };
 
-/// In the order of the kernels' ends.
+/// The advances of a segment's kernels, in the order of their ends.
 [[nodiscard]] std::vector<KernelAdvance> kernel_advances(const sim::SegmentTiming& segment);
 
 }  // namespace trellis::device

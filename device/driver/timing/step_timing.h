@@ -12,7 +12,7 @@
 
 namespace trellis::device {
 
-/// Which part of the schedule a ClusterJob item represents; same shape as ClusterJob::ranks.
+/// The part of the schedule that a ClusterJob item represents; same shape as ClusterJob::ranks.
 struct ItemOrigin {
   std::uint32_t instance = 0;  ///< index in the rank's StepStream::instances
   std::uint32_t program = 0;   ///< index in StepTiming::programs
