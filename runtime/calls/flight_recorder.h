@@ -43,7 +43,7 @@ class FlightRecorder {
   };
   static std::string describe_entry(const Entry& entry);
   static FlightEntry record_of(const Entry& entry);
-  /// Which of all entries ever added is `transfer`; the newest when it was overwritten.
+  /// The place of `transfer` among all entries ever added; the newest when it was overwritten.
   [[nodiscard]] std::size_t index(const Transfer& transfer) const;
   [[nodiscard]] std::size_t oldest() const { return added_ - entries_.size(); }
   [[nodiscard]] const Entry& at(std::size_t index) const { return entries_[index % kCapacity]; }

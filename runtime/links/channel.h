@@ -57,7 +57,7 @@ class Channel {
   virtual Incoming receive() = 0;
   /// Waits until what was sent has left this process; not longer than `patience`.
   virtual void flush(std::chrono::milliseconds /*patience*/) {}
-  /// From any thread: those that send or receive throw, now and later.
+  /// May be called from any thread: send and receive throw from then on, also those in progress.
   virtual void stop() = 0;
 };
 

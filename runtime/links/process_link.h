@@ -51,7 +51,7 @@ class ProcessLink {
   /// is in use, the host is unknown, or one differs in `identity` (version, configuration, …), with
   /// the first difference; Error(kHang): a process never came.
   ProcessLink(const Launch& launch, std::chrono::milliseconds patience, const Identity& identity);
-  /// The same in a store that there is.
+  /// The same with a given store.
   ProcessLink(const Launch& launch, c10::intrusive_ptr<c10d::Store> store,
               std::chrono::milliseconds patience, const Identity& identity);
   ~ProcessLink();
@@ -83,7 +83,7 @@ class ProcessLink {
   [[nodiscard]] std::uint64_t interrupts();
   /// The job is over: no one waits for a text any more.
   void stop_waiting();
-  /// Those that wait for a text now get nullopt.
+  /// Ends the present waits for texts: they get nullopt.
   void interrupt_takes();
   void raise_flag(const std::string& name);
   [[nodiscard]] bool is_raised(const std::string& name);
