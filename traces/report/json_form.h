@@ -26,7 +26,7 @@ bool check_value(const nlohmann::json& value, Form form, const std::string& wher
 /// was none.
 bool check_form(const nlohmann::json& map, std::span<const Key> keys, const std::string& where,
                 Problems& problems);
-/// The same for the rows of a list, up to the first bad one: the others are of the same hand.
+/// The same for the rows of a list, up to the first bad one: the same program wrote the others.
 void check_forms(const nlohmann::json& list, std::span<const Key> keys, const std::string& where,
                  Problems& problems);
 
