@@ -23,7 +23,7 @@ namespace trellis::analysis {
 /// ConfigError when one of them has no prediction.
 [[nodiscard]] ValidatedRecord validated_record(const std::vector<TrainingRun>& runs,
                                                const std::vector<Prediction>& predictions);
-/// That of the first row that could not be run; 0: all could.
+/// The exit code of the first row that could not be run; 0: all could.
 [[nodiscard]] int exit_code_of(const std::vector<Prediction>& predictions);
 
 }  // namespace trellis::analysis

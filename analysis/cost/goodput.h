@@ -6,7 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-/// Which share of a run's time is work that stays, when nodes fail: played failure by failure.
+/// The share of a run's time that is work that stays, when nodes fail: played failure by failure.
 /// Seconds throughout.
 namespace trellis::analysis {
 

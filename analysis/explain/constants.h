@@ -20,7 +20,7 @@ struct UncertainConstant {
 [[nodiscard]] std::optional<std::pair<std::string, std::string>> ends_of_range(
     const std::string& range);
 
-/// Those of the machine with two ends, in the order of its file; those of a training
+/// The machine's constants whose range has two ends, in the order of its file; those of a training
 /// software only where the step has one.
 [[nodiscard]] std::vector<UncertainConstant> uncertain_constants(const sim::SystemConfig& system);
 

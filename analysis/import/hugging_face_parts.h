@@ -26,7 +26,7 @@ class JsonObject {
  public:
   /// Throws ConfigError "FILE: … expected EXPECTED", also for a key that is there twice.
   static JsonObject read(const std::string& file, const std::string& expected);
-  /// The same of a text that is in no file. `file`: in place of its name.
+  /// The same for a text that is in no file. `file`: in place of its name.
   static JsonObject parse(const std::string& text, const std::string& file,
                           const std::string& expected);
   [[nodiscard]] const std::string& file() const { return file_; }

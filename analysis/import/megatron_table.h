@@ -27,13 +27,13 @@ struct MegatronRow {
   std::string_view note = {};
 };
 
-/// Those that decide keys of the result.
+/// Rows of arguments that decide keys of the result.
 [[nodiscard]] std::span<const MegatronRow> megatron_mapped_rows();
-/// Those without effect here.
+/// Rows of arguments without effect here.
 [[nodiscard]] std::span<const MegatronRow> megatron_ignored_rows();
-/// Those that ask for what is not supported.
+/// Rows of arguments that ask for what is not supported.
 [[nodiscard]] std::span<const MegatronRow> megatron_refused_rows();
-/// Those of torchrun and of others that start the script.
+/// Rows of arguments of torchrun and of others that start the script.
 [[nodiscard]] std::span<const MegatronRow> launcher_rows();
 
 }  // namespace trellis::analysis

@@ -20,7 +20,7 @@ class ShellReader;
 /// A command line of Megatron-LM (pretrain_gpt.py and its like): a text file, a shell script, or
 /// one with variables that another script sources (analysis/import/shell_words.h).
 [[nodiscard]] ImportedConfig import_megatron(const std::string& file);
-/// The same of a text that is in no file. `name`: in place of a file's.
+/// The same for a text that is in no file. `name`: in place of a file's.
 [[nodiscard]] ImportedConfig import_megatron_text(const std::string& text, const std::string& name,
                                                   ShellReader& reader);
 /// A TOML file of torchtitan up to 0.2.2, or the JSON that 0.3, which is configured in Python,

@@ -16,7 +16,7 @@ namespace trellis::analysis {
 [[nodiscard]] std::vector<SourceKey> yaml_keys(
     const std::string& file, const std::vector<std::string>& overrides,
     const std::function<bool(const std::string& key)>& opens);
-/// The same of a configuration of Hydra: its keys and those of the files that it names, and a key
+/// The same for a configuration of Hydra: its keys and those of the files that it names, and a key
 /// for each entry of its lists `defaults`.
 struct ComposedKeys {
   std::vector<ImportedKey> defaults;

@@ -8,8 +8,8 @@
 
 #include "trainer/config/run_source.h"
 
-/// Which changes of a configuration could make it fit: what is tried, in which order, and what
-/// needs no try. LibTorch-free.
+/// Changes of a configuration that could make it fit: those that are tried, in which order, and
+/// those that need no try. LibTorch-free.
 namespace trellis::analysis {
 
 /// A run that differs from the one that was asked for.

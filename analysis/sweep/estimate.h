@@ -47,8 +47,8 @@ inline constexpr int kProfileMicroBatches[] = {2, 3};
 [[nodiscard]] std::vector<std::string> profile_overrides(const Candidate& profile,
                                                          int ranks_per_node, int micro_batches);
 
-/// From the step reports of the two simulations; what they wait for over DP is left out.
-/// `parameters`: that a rank owns. None when they have no attribution.
+/// Reads the step reports of the two simulations; waits for DP are left out. `parameters`: those
+/// that a rank owns. None when the reports have no attribution.
 [[nodiscard]] std::optional<StageProfile> read_profile(const nlohmann::json& two,
                                                        const nlohmann::json& three,
                                                        double parameters);
