@@ -19,7 +19,7 @@ struct Machine {
 /// and its trainer.num_nodes. Throws ConfigError for an unknown instance of the file, with its line
 /// and the known instances.
 [[nodiscard]] Machine machine_of(const trainer::RunConfig& config, const Machine& asked);
-/// The same of a file. One with mistakes gives the defaults: who keeps it lists them.
+/// The same for a file. A file with mistakes gives the defaults: its reader lists the mistakes.
 [[nodiscard]] Machine machine_of(const std::string& config_file,
                                  const std::vector<std::string>& overrides, const Machine& asked);
 /// The same for a verb, in the places of its options: `run` has "" and 0 where none is given.
