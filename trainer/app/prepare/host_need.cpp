@@ -51,8 +51,8 @@ double bytes_of_states(const RunConfig& config) {
   return bytes;
 }
 
-/// What one layer keeps of a token for its backward: its input; without full recomputation also
-/// what goes into its large matrix products.
+/// Elements that one layer keeps of a token for its backward: its input; without full recomputation
+/// also the inputs of its large matrix products.
 double elements_per_token(const RunConfig& config) {
   const ModelSection& m = config.model;
   const double parts = config.tp();
@@ -63,7 +63,7 @@ double elements_per_token(const RunConfig& config) {
   return input + heads + (keeps_mlp ? m.ffn_hidden_size / parts : 0);
 }
 
-/// Of all stages, each with the micro-batches that 1F1B has under way there.
+/// Layers of all stages, each counted once per micro-batch that 1F1B has under way there.
 double layers_in_flight(const RunConfig& config) {
   double layers = 0;
   const auto stages = layers_of_stages(config);

@@ -54,10 +54,10 @@ template <typename Request>
 /// The library that provides the device: a path, or a name for DevicePlugin::path_of. "": none, for
 /// the CPU's own kernels without a plugin.
 [[nodiscard]] std::string provider_of(const DeviceChoice& choice);
-/// Whether a machine is emulated, rather than a device of LibTorch used.
+/// True if the run uses an emulated machine rather than a device of LibTorch.
 [[nodiscard]] bool is_emulated(const DeviceChoice& choice);
 
-/// Whether tensors of the run lie in this host's memory: the CPU's, and those of an emulation.
+/// True if tensors of the run lie in this host's memory: on the CPU, and on an emulated machine.
 [[nodiscard]] bool computes_in_host_memory(const DeviceChoice& choice);
 
 /// Which ranks of a configuration are equal: those of one pipeline stage. TP ranks hold shards of

@@ -10,7 +10,7 @@
 
 namespace trellis::trainer {
 
-/// What the device recorded in the processes of a job, brought to the first one, whose device then
+/// Brings what the device recorded in each process of a job to the first process, whose device then
 /// simulates and reports all ranks. For devices that give and take steps (device/plugin.h).
 class ProcessRecords {
  public:
@@ -18,7 +18,7 @@ class ProcessRecords {
   ProcessRecords(runtime::ProcessLink& link, const runtime::DevicePlugin& plugin,
                  std::vector<int> ranks);
 
-  /// Of the first rank of each process, when all ranks of the job ended the step.
+  /// Called by the first rank of each process, when all ranks of the job have ended the step.
   void bring_step(runtime::RankContext& rank, std::int64_t step) const;
   /// After the run: memory and operators. Throws Error when a process says nothing for `patience`.
   void bring_accounts(std::chrono::milliseconds patience) const;

@@ -6,8 +6,8 @@
 
 namespace trellis::trainer {
 
-/// What the report of a run says before it has begun. Reads the record of what was validated, and
-/// the calibration that the request names. Throws ConfigError.
+/// The part of a run's report that is known before the run begins. Reads the record of what was
+/// validated, and the calibration that the request names. Throws ConfigError.
 [[nodiscard]] analysis::RunFacts facts_of(const RunRequest& request, const RunConfig& config);
 
 }  // namespace trellis::trainer

@@ -15,7 +15,7 @@ class StopOnSignal {
   ~StopOnSignal();
   StopOnSignal(const StopOnSignal&) = delete;
   StopOnSignal& operator=(const StopOnSignal&) = delete;
-  /// Whether SIGTERM came, such as a scheduler's before it takes the machine away.
+  /// True if SIGTERM came, for example from a scheduler that is about to take the machine away.
   [[nodiscard]] bool was_terminated() const;
 
  private:

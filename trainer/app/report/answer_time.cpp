@@ -29,12 +29,12 @@ void refuse_too_long(const RunConfig& config, const AnswerSizes& sizes) {
       sizes.prompt_tokens, sizes.max_new_tokens, most, sizes.prompt_tokens + sizes.max_new_tokens));
 }
 
-/// Of one rank.
+/// Sizes on one rank.
 struct RankSizes {
   std::int64_t weight_bytes = 0, cache_bytes = 0, cached_tokens = 0;
 };
 
-/// Of all data-parallel ranks together, after the first token.
+/// Tokens per second of all data-parallel ranks together, after the first token.
 double tokens_per_second(double decode_ms, const AnswerSizes& sizes, const RunConfig& config) {
   return static_cast<double>(sizes.batch * config.dp()) * 1e3 / decode_ms;
 }

@@ -21,7 +21,7 @@ struct LossTime {
   std::vector<std::string> estimated;  ///< operators without a lowering
 };
 
-/// What an evaluation takes on the machine model.
+/// Simulated time of an evaluation on the machine model.
 struct EvaluationTime {
   std::optional<LossTime> loss;
   std::optional<AnswerTime> answers;

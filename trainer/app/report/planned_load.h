@@ -7,8 +7,8 @@
 
 namespace trellis::trainer {
 
-/// What the routers of a step without data do, by layer: each micro-batch of each rank shares its
-/// tokens in one way. Empty: no mixture of experts.
+/// Load of the experts in a step without data, by layer: every micro-batch of every rank
+/// distributes its tokens over the experts in the same way. Empty without a mixture of experts.
 [[nodiscard]] std::vector<analysis::ExpertLoad> planned_load(const RunConfig& config);
 
 }  // namespace trellis::trainer

@@ -16,7 +16,7 @@
 
 namespace trellis::trainer {
 
-/// Whether a simulated run is asked for the cost of its checkpoints.
+/// True if a simulated run is asked for the cost of its checkpoints.
 [[nodiscard]] bool has_planned_saves(const RunRequest& request);
 
 /// The checkpoints of a simulated run: which bytes go where, and what that takes.

@@ -42,7 +42,7 @@ struct TestLog {
   double host_s = 0;  ///< of all of them
 };
 
-/// What a run's configuration asks to be logged. metrics.jsonl holds everything whatever is chosen
+/// Logging that a run's configuration asks for. metrics.jsonl holds everything, whatever is chosen
 /// here.
 struct ProgressOptions {
   /// lines on stderr and scalars of TensorBoard; also of the first step, the last, and those that
@@ -70,7 +70,7 @@ class Progress {
   /// trainer's and those of the host's and the simulated time.
   std::map<std::string, double> step(const StepLog& log, const nlohmann::json& step_report);
   void test(const TestLog& log);
-  /// What each step so far took on the host.
+  /// Host time of each step so far.
   [[nodiscard]] const std::vector<analysis::HostFacts::Step>& host_steps() const;
 
  private:

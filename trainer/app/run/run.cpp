@@ -89,7 +89,7 @@ sim::StorageOverrides overrides_of(const RunRequest& request) {
                                     : sim::StorageOverrides{request.hardware, {}, {}};
 }
 
-// Of ranks that failed.
+// Files of ranks that failed.
 constexpr const char* kFlightRecorder = "flight_recorder/rank_";
 constexpr const char* kTraceOfTheEnd = "trace_of_the_end.pftrace";
 
@@ -208,7 +208,7 @@ class Run {
     return static_cast<int>(exit_code());
   }
 
-  /// Of the checkpoint that the run was to go on from.
+  /// Damage of the checkpoint that the run was to continue from.
   [[nodiscard]] std::optional<checkpoint::native::DamagedCheckpoint> damage() const {
     return checkpoints_ ? checkpoints_->damage() : std::nullopt;
   }
@@ -228,7 +228,7 @@ class Run {
     return link_ == nullptr ? now : std::stoll(link_->from_first("clock", std::to_string(now)));
   }
 
-  /// Whether this process runs rank 0, and so speaks and writes for the job.
+  /// True if this process runs rank 0, and so reports and writes files for the job.
   [[nodiscard]] bool is_first() const { return link_ == nullptr || link_->process() == 0; }
 
   void choose_ranks() {
@@ -353,8 +353,8 @@ class Run {
     check_host_memory(config_, threads, memory.available_bytes, memory.limit);
   }
 
-  /// What ends a run is in the log of the rank where it happened; ranks that end because of it
-  /// say nothing.
+  /// Logs the error that ends a run on the rank where it happened; ranks that end because of it log
+  /// nothing.
   void with_logged_errors(const runtime::RankContext& rank, const std::function<void()>& body) {
     try {
       body();

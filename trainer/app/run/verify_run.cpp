@@ -153,8 +153,8 @@ void share_host(const DeviceChoice& device, const RunConfig& config, VerifyMachi
   const int threads = world.host_threads > 0
                           ? world.host_threads
                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  // What training takes at least, in this precision; fp64 and what is gathered come to four times
-  // that.
+  // A lower bound of what training needs, in this precision; fp64 and the gathered numbers make it
+  // four times as much.
   const std::int64_t of_layout = 4 * host_need(config, config.world_size()).total();
   const std::int64_t fitting =
       available_host_memory().available_bytes / std::max<std::int64_t>(of_layout, 1);
