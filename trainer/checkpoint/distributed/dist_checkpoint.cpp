@@ -19,7 +19,7 @@
 namespace trellis::checkpoint::distributed {
 namespace {
 
-/// Of a shard, whoever has a copy.
+/// Identifies a shard, whichever rank has a copy.
 std::string id_of(const ShardedTensor& what) {
   return what.key + " " + text_of(what.global_offset);
 }
@@ -37,7 +37,7 @@ void check_shard(const std::string& name, const Shard& shard) {
                       text_of(shard.data.sizes().vec()));
 }
 
-/// What is done with the shards and objects of a dict.
+/// Functions that are called for the shards and objects of a dict.
 struct Visit {
   std::function<void(Shard& shard)> shard;
   std::function<void(ObjectShard& object)> object;
@@ -74,7 +74,7 @@ Value common_of(const StateDict& state) {
 
 }  // namespace
 
-/// What a rank saves, and where it lies when it is written.
+/// Data that a rank saves, and where they are after they were written.
 struct DistCheckpoint::Part {
   std::vector<Shard> shards;
   std::vector<ObjectShard> objects;

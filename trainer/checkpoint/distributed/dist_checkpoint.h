@@ -65,7 +65,7 @@ class DistCheckpoint {
   TransferPlan plan_;
   std::vector<Part> parts_;  ///< by rank; each writes its own, the first one reads all
   NameUnion names_;
-  // Of a load; made by the first rank.
+  // State of a load; made by the first rank.
   struct Item {
     std::string key;
     std::size_t chunk = 0;

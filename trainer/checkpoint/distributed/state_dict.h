@@ -10,8 +10,8 @@
 #include "trainer/files/checkpoint/containers/value.h"
 #include "trainer/files/checkpoint/sharding/sharded_tensor.h"
 
-/// What a rank of any program has to save, by its own names: the objects of Megatron-core's
-/// dist_checkpointing. In a checkpoint everything has the key that is in it.
+/// The state that a rank of any program saves, under the program's own names: the objects of
+/// Megatron-core's dist_checkpointing. In a checkpoint each object has the key that it carries.
 namespace trellis::checkpoint::distributed {
 
 struct StateItem;

@@ -32,7 +32,7 @@ class Loader {
   [[nodiscard]] const Manifest& manifest() const { return manifest_; }
   [[nodiscard]] const std::string& address() const { return address_; }
   [[nodiscard]] const std::string& tag() const { return tag_; }
-  /// What else training needs.
+  /// State of a training in addition to its tensors (user_content.pt).
   [[nodiscard]] Value user_content() const;
   /// A file of one value; none: the checkpoint has no such file. Throws DamagedCheckpoint when it
   /// is not what was saved.
@@ -63,7 +63,8 @@ class Loader {
   };
   /// A file that a rank reads.
   using StreamKey = std::pair<int, std::string>;
-  /// What it throws is about the files.
+  /// Runs `work`. A ConfigError from it is thrown as DamagedCheckpoint, because it is about the
+  /// files.
   template <typename Work>
   auto reading(const Work& work) const;
   void make_pieces(int world_size);

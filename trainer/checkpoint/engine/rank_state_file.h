@@ -20,7 +20,7 @@ class RankStateFile {
 
   [[nodiscard]] const std::string& name() const { return reader_.name(); }
   [[nodiscard]] const Value& root() const { return reader_.root(); }
-  /// Whether `value`, of the root, represents a tensor.
+  /// True if `value`, a part of root(), represents a tensor.
   [[nodiscard]] static bool is_tensor(const Value& value);
   /// Its content, on the CPU. Throws ConfigError.
   [[nodiscard]] at::Tensor tensor(const Value& value) const;

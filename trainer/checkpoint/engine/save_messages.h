@@ -9,11 +9,11 @@
 #include "trainer/files/checkpoint/plan/transfer_plan.h"
 #include "trainer/files/checkpoint/sharding/sharded_tensor.h"
 
-/// What the processes of one run say to each other about a save: texts that read back as what was
+/// Messages between the processes of a run about a save. Reading a message's text gives what was
 /// written.
 namespace trellis::checkpoint::native {
 
-/// What the ranks of a process could write, and the parts of tensors that they have.
+/// Files that the ranks of a process could write, and the parts of tensors that they hold.
 struct SaveOffer {
   std::map<std::string, Transfer> files;  ///< by path, which is the id
   std::vector<ShardedTensor> shards;
@@ -31,7 +31,7 @@ struct WrittenChunk {
   bool operator==(const WrittenChunk&) const = default;
 };
 
-/// What the ranks of a process wrote.
+/// Result of the writes of one process's ranks.
 struct Written {
   std::map<std::string, StoredFile> files;
   std::vector<StoredTensor> tensors;

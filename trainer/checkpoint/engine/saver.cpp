@@ -15,8 +15,8 @@
 namespace trellis::checkpoint::native {
 namespace {
 
-/// Of a process in one save. Up to these, each file goes to the disk alone; with more it is faster
-/// to bring the whole disk up to date once.
+/// Files of a process in one save. Up to this number each file is flushed to the disk alone; with
+/// more it is faster to flush the whole disk once.
 constexpr std::ptrdiff_t kFewFiles = 256;
 
 /// A separate copy in host memory: training goes on and changes the original.
@@ -185,7 +185,7 @@ Written Saver::write_within_gate(const std::vector<FileJob>& jobs) {
   return write(jobs);
 }
 
-/// Of this process's ranks; survives a power cut.
+/// Takes the results of this process's ranks; the files survive a power cut.
 Written Saver::take_written() {
   Written all;
   all.error = begin_error_;

@@ -20,7 +20,7 @@
 
 namespace trellis::checkpoint::native {
 
-/// What rank 0 adds to a save.
+/// Rank 0's contribution to a save.
 struct SaveHead {
   std::string tag;
   Manifest manifest;  ///< without files and tensors
@@ -43,8 +43,8 @@ struct SaveOptions {
   /// All saves have the same files and shards: they are planned and validated once.
   bool constant_structure = true;
   int most_writers = 0;  ///< ranks of a process that write at the same time; 0: all
-  /// Of copies of a process's tensors that are not written yet, of asynchronous saves; 0: no limit.
-  /// A file that is larger is alone.
+  /// Limit of a process's copies of tensors that asynchronous saves have not written yet; 0: no
+  /// limit. A file larger than the limit is copied when no other copy exists.
   std::int64_t buffer_bytes = 0;
 };
 
@@ -62,7 +62,8 @@ class Saver {
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  /// Of the next save; of the process's first rank, before any rank calls it.
+  /// Sets the options of the next save. Called by the process's first rank, before any rank calls
+  /// save().
   void set_options(SaveOptions options) { options_ = options; }
   /// Collective. `shards`: the parts of all tensors of this rank, for validation. Waits for a save
   /// that is still under way; its error is thrown here, on a process's first rank. A file that
@@ -80,12 +81,12 @@ class Saver {
 
  private:
   [[nodiscard]] bool is_first() const { return link_ == nullptr || link_->process() == 0; }
-  /// Of this save and `process`, for texts that processes leave each other.
+  /// Name of the text `what` of this save that `process` leaves for another process, or takes.
   [[nodiscard]] std::string text_name(const char* what, int process) const;
   void begin(const SaveHead& head);
   /// The same in every process.
   void make_plan(runtime::RankContext& rank);
-  /// What the first process says; of each process's first rank.
+  /// Returns the first process's `said` in every process. Called by each process's first rank.
   [[nodiscard]] std::string from_first(runtime::RankContext& rank, const char* what,
                                        std::string said);
   [[nodiscard]] SaveOffer own_offer();

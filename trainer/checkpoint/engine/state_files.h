@@ -38,9 +38,9 @@ struct FileJob {
   std::vector<at::Tensor> tensors;   ///< on any device
   std::vector<StoredTensor> stored;  ///< for the manifest
   std::vector<int> holders;          ///< global ranks, ascending
-  /// Of each tensor: what it is of the layout-independent ones, copies too.
+  /// For each tensor: its parts in the layout-independent tensors, copies included.
   std::vector<std::vector<ShardedPart>> parts = {};
-  /// Of a data file of DCP: its boxes, and values by name.
+  /// For a data file of DCP: its boxes, and values by name.
   std::vector<ChunkJob> chunks = {};
   std::vector<std::pair<std::string, Value>> objects = {};
   std::string dcp_folder = {};  ///< not empty: `path` is relative to this folder of DCP below the
@@ -57,11 +57,11 @@ struct FilePlace {
   std::vector<int> copies;        ///< global ranks with the same weights, itself too, ascending
   std::vector<int> state_copies;  ///< the same of the optimizer's states
 };
-/// Of rank `self` of a mesh, which `parallel` is in.
+/// The place of rank `self`, which `parallel` belongs to, in the mesh.
 [[nodiscard]] FilePlace file_place_of(const trainer::RankMesh& mesh,
                                       const trainer::ParallelState& parallel, int self, bool zero1);
 
-/// What a rank saves, and where it is.
+/// The state that a rank saves, and the rank's place.
 struct RankContent {
   const trainer::ParameterList& parameters;
   const trainer::NeuronZero1Optimizer& optimizer;

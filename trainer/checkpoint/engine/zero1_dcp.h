@@ -27,8 +27,8 @@ inline constexpr const char* kStatesMetadataFile = "optim/.metadata";
 /// Writes such a file and adds what is in it to `written`. Throws OutputError.
 void write_states(Storage& storage, const std::string& folder, const FileJob& job,
                   const WriteBox& write, Durability durability, Written& written);
-/// Of all ranks' files: writes `.metadata` and adds it to the files. Throws OutputError; Error when
-/// a state is not whole.
+/// Writes `.metadata` for the files of all ranks and adds it to the files. Throws OutputError;
+/// Error when a state is not whole.
 void write_states_metadata(Storage& storage, const std::string& folder, Written& all);
 
 }  // namespace trellis::checkpoint::native

@@ -294,7 +294,7 @@ void add_model(const RankFile& file, const FileJob& job, NxdFolder::Kind kind,
   names.add_names(file, job, of_files);
 }
 
-/// Of the optimizer's dict in its file.
+/// Path of the optimizer's dict in its file.
 std::vector<PathKey> state_path(const NxdFolder& folder) {
   if (folder.optimizer_key.empty()) return {};
   if (folder.optimizer_key == nxd::kLightningStates) return {folder.optimizer_key, std::int64_t{0}};
@@ -324,7 +324,8 @@ void add_optimizer(const RankFile& file, const FileJob& job, const NxdFolder& fo
   }
 }
 
-/// What of a part of a whole state is in one box of it; none: nothing is.
+/// The section of a part of a whole state that lies in one box of the state; none: they do not
+/// overlap.
 std::optional<native::StoredPart> part_in(const native::StoredPart& part, const Box& box) {
   const Box common = intersection(part.local, box);
   if (common.elements() == 0) return std::nullopt;

@@ -10,7 +10,7 @@
 
 namespace trellis::checkpoint {
 
-/// What of a folder is looked for.
+/// The part of a folder that is opened.
 enum class NxdPart {
   kAll,
   kWeights,  ///< no optimizer states

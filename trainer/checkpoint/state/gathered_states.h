@@ -25,7 +25,7 @@ using GatherShards =
                                                       const std::vector<LiveTensor>& states,
                                                       const trainer::ParallelState& parallel,
                                                       const GatherShards& gather);
-/// Whether the rank gets states.
+/// True if the rank receives the gathered states.
 [[nodiscard]] bool is_first_of_states(const trainer::ParallelState& parallel);
 
 }  // namespace trellis::checkpoint

@@ -42,7 +42,8 @@ struct LiveState {
 [[nodiscard]] LiveState live_state(const trainer::ParameterList& parameters,
                                    const trainer::NeuronZero1Optimizer& optimizer,
                                    const trainer::ParallelState& parallel);
-/// What of `live` is trained: with adapters these, whole modules and biases, and their states.
+/// The part of `live` that is trained: with adapters these, whole modules and biases, and their
+/// states.
 [[nodiscard]] LiveState trained_part(const trainer::ParameterList& parameters, LiveState live);
 
 }  // namespace trellis::checkpoint

@@ -27,7 +27,7 @@ constexpr LoadStrictness kModes[] = {
     {"ignore_all", true, Action::kIgnore, Action::kIgnore},
 };
 
-/// What a rank asks for, and what of it is not there.
+/// The keys that a rank asks for, and those of them that are not in the checkpoint.
 struct Requests {
   std::set<std::string> asked, unexpected;
 };

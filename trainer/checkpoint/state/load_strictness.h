@@ -12,8 +12,8 @@
 
 namespace trellis::checkpoint {
 
-/// What a load does about tensors that only one side has: Megatron's StrictHandling. Unexpected:
-/// asked for, and not in the checkpoint. Missing: in the checkpoint, and no rank asks for it.
+/// How a load treats tensors that only one side has: Megatron's StrictHandling. Unexpected: asked
+/// for, but not in the checkpoint. Missing: in the checkpoint, but no rank asks for it.
 struct LoadStrictness {
   enum class Action { kIgnore, kLog, kRaise, kReturn };
   const char* name;
@@ -45,7 +45,7 @@ class NameUnion {
   std::int64_t calls_ = 0;
 };
 
-/// What a checkpoint has.
+/// Keys of a checkpoint.
 struct StoredKeys {
   std::set<std::string> keys;  ///< that a rank must ask for
   StoredType type;

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::string_view kA = ".lora_A.", kB = ".lora_B.";
 
-/// Of an embedding A has a row per token: [tokens, r] and [h, r], where a linear layer has [r, in]
-/// and [out, r].
+/// True for the adapter of an embedding. Its A and B have the shapes [tokens, r] and [h, r], a
+/// linear layer's [r, in] and [out, r].
 bool is_embedding(const std::string& layer, const at::Tensor& b, const at::Tensor& a,
                   const at::Tensor& weight) {
   if (layer.ends_with("embed_tokens")) return true;

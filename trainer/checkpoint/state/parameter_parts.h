@@ -34,11 +34,12 @@ struct ParameterSpan {
   trainer::StateExtent extent = trainer::StateExtent::kElements;
 };
 
-/// What the elements of `span` are of the layout-independent weights: boxes that do not depend on
-/// TP, PP, VPP, DP, ZeRO-1 or the copies of key/value heads. Fused projections are the separate
-/// ones of the un-fused model: weight_qkv is q_proj, k_proj and v_proj; gate_up_proj is gate_proj
-/// and up_proj. Experts are stacked in one tensor, in their order: EP is a cut of its dimension 0.
-/// Rows of padding belong to no box. `prefix` precedes each key; `dp_copy`: which of equal copies
+/// The parts of the layout-independent weights that the elements of `span` are: boxes that do not
+/// depend on TP, PP, VPP, DP, ZeRO-1 or the copies of key/value heads. Fused projections are the
+/// separate ones of the un-fused model: weight_qkv is q_proj, k_proj and v_proj; gate_up_proj is
+/// gate_proj and up_proj. Experts are stacked in one tensor, in their order: EP is a cut of its
+/// dimension 0. Rows of padding belong to no box. `prefix` precedes each key; `dp_copy`: the number
+/// of this copy among the equal copies over DP.
 /// over DP this is.
 ///
 ///   TP 2, rank 1, gate_up_proj [4, h] of rows 2 3 | 6 7:

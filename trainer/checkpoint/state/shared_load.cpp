@@ -18,7 +18,7 @@
 namespace trellis::checkpoint {
 namespace {
 
-/// Of the tensors that are in memory in addition to those of training.
+/// Limit of the tensors in memory in addition to those of training.
 constexpr std::int64_t kWaveBytes = std::int64_t{128} << 20;
 
 /// The memory of training that is the whole item, byte for byte; undefined: there is none.

@@ -32,7 +32,7 @@ struct LoadSource {
   std::function<void(std::size_t item)> end = {};
 };
 
-/// What fills a tensor of training. Items are the `tensor` of the copies.
+/// The copies that fill a tensor of training. Items are the `tensor` of the copies.
 struct LoadCopy {
   const LiveTensor* into = nullptr;
   PartReads reads;
@@ -44,8 +44,9 @@ struct LoadCopy {
 /// Copies a part of a stored tensor, whose content `stored` is, into the tensor of training.
 void copy_step(const CopyStep& step, const at::Tensor& stored, const LiveTensor& into);
 
-/// What fills each of `wanted`, by source_key()'s rules; elements that nothing fills become zero.
-/// Throws ConfigError, with `address`, that names every tensor which the index does not have.
+/// Plans the copies that fill each of `wanted`, by source_key()'s rules; elements that nothing
+/// fills become zero. Throws ConfigError, with `address`, that names every tensor which the index
+/// does not have.
 [[nodiscard]] std::vector<LoadCopy> plan_copies(
     const std::vector<LiveTensor>& wanted, const SourceIndex& index,
     const std::function<DType(std::size_t item)>& dtype_of, const std::string& address);

@@ -11,8 +11,8 @@
 
 namespace trellis::checkpoint {
 
-/// What fine-tuning with adapters trains, un-sharded: adapters, whole modules, biases. Independent
-/// of the layout.
+/// The un-sharded tensors that fine-tuning with adapters trains: adapters, whole modules, biases.
+/// Independent of the layout.
 [[nodiscard]] std::vector<adapters::TrainedTensor> trained_tensors(
     const trainer::RunConfig& config);
 

@@ -14,7 +14,7 @@
 namespace trellis::checkpoint {
 namespace {
 
-/// What the folder gets.
+/// The weights that are saved in the folder.
 LiveState saved_part(const trainer::TrainingState& state, const LiveState& live,
                      const trainer::LoraSection& lora) {
   if (lora.merge) return {merged_weights(live.model, lora.scale()), {}};

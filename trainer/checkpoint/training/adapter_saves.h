@@ -19,7 +19,7 @@ namespace trellis::checkpoint {
 ///   <tag>/checkpoint, <tag>/done
 class AdapterSaves {
  public:
-  /// What interrupted saves left is removed. REQUIRES: lora_save_dir, without load_lora_from_ckpt.
+  /// Removes what interrupted saves left. REQUIRES: lora_save_dir, without load_lora_from_ckpt.
   AdapterSaves(const trainer::RunConfig& config, runtime::ProcessLink* link,
                const RunIdentity& self);
 
@@ -28,7 +28,7 @@ class AdapterSaves {
   void save(const trainer::TrainingState& state, const LiveState& live,
             const native::FilePlace& place, const native::FileOptions& options,
             const std::function<native::SaveHead()>& head, const std::string& name, bool last);
-  /// Of a process's first rank.
+  /// Waits for the save under way, as Saver::wait(). Called by a process's first rank.
   void wait() { saver_.wait(); }
   /// Why the last one could not be written; "": it was. Of rank 0, after wait().
   [[nodiscard]] const std::string& failure() const { return failure_; }

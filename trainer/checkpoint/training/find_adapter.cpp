@@ -66,7 +66,7 @@ std::unique_ptr<TensorSource> newest_in(const Place& folder, const RunConfig& co
   return path.empty() ? nullptr : source_at({folder.storage, path}, config);
 }
 
-/// Of one number that the files and the configuration say.
+/// Compares one number of the files with the configuration's.
 template <typename T>
 void compare(Problems& problems, const char* key, const std::string& file,
              const std::optional<T>& saved, const T& configured) {
@@ -127,7 +127,7 @@ std::optional<AdapterConfig> config_in_file(const Place& place) {
   return saved;
 }
 
-/// What the folder, or the folder around it, says of its adapters.
+/// Checks adapter_config.json of the folder, or of the folder around it.
 void check_config(const Place& folder, const Place& place, const TensorSource& source,
                   const RunConfig& config) {
   const LoraSection& lora = *config.model.lora;

@@ -121,7 +121,7 @@ std::optional<LrScheduler::State> schedule_of(const Place& place) {
   }
 }
 
-/// Of a training that goes on; none: the weights alone are taken.
+/// The step after which a training continues; none: only the weights are taken.
 std::optional<std::int64_t> step_of(std::int64_t saved, const RunConfig& config) {
   return config.model.weight_init_only ? std::nullopt : std::optional(saved);
 }

@@ -20,16 +20,17 @@ struct Resume {
   std::unique_ptr<native::Loader> loader = {};  ///< null: `foreign`
   std::unique_ptr<SourceLoader> foreign = {};   ///< of another program's format
   trainer::ResumePoint point = {};  ///< where the data go on: 0, 0 with model.weight_init_only
-  /// Of `foreign`, when it has one that is more than a function of the step.
+  /// Schedule of `foreign`, when it has one that is more than a function of the step.
   std::optional<trainer::LrScheduler::State> schedule = {};
 };
 
-/// What exp_manager asks for: resume_from_checkpoint (a checkpoint of any format, or a folder of
-/// which the newest complete one is taken) before resume_if_exists (the newest complete one of
-/// `folder`, the run's own). A training goes on from another program's checkpoint when it has the
-/// optimizer's states; with model.weight_init_only the weights are enough. None: a new training.
-/// Throws ConfigError when there is nothing to resume and resume_ignore_no_checkpoint is false,
-/// where with it there is a warning; and for a checkpoint of another model (model_check.h).
+/// The checkpoint that exp_manager asks a run to begin with: resume_from_checkpoint (a checkpoint
+/// of any format, or a folder of which the newest complete one is taken) before resume_if_exists
+/// (the newest complete one of `folder`, the run's own). A training continues from another
+/// program's checkpoint when it has the optimizer's states; with model.weight_init_only the weights
+/// are enough. None: a new training. Throws ConfigError when there is nothing to resume and
+/// resume_ignore_no_checkpoint is false (if it is true, there is a warning), and for a checkpoint
+/// of another model (model_check.h).
 [[nodiscard]] std::optional<Resume> find_resume(const trainer::RunConfig& config,
                                                 const std::string& folder);
 

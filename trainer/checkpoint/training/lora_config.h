@@ -7,7 +7,8 @@
 
 namespace trellis::checkpoint {
 
-/// What NxD saves of its LoraConfig, for adapter_config.json; PEFT's names where they differ.
+/// The settings of its LoraConfig that NxD saves, for adapter_config.json; PEFT's names where they
+/// differ.
 [[nodiscard]] nlohmann::json lora_config(const trainer::LoraSection& lora);
 /// The same for files of torch.
 [[nodiscard]] Value lora_config_value(const trainer::LoraSection& lora);

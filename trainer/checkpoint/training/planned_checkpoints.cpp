@@ -91,8 +91,8 @@ PlannedCheckpoints::Rank PlannedCheckpoints::rank_of(const trainer::TrainingStat
   return rank;
 }
 
-/// Of a group of copies: its shared files are distributed as Saver distributes them. No file is
-/// shared with a rank of another group.
+/// Files of a group of copies: its shared files are distributed as Saver distributes them. No file
+/// is shared with a rank of another group.
 std::vector<sim::RankFiles> PlannedCheckpoints::shared_out(
     const std::vector<const Rank*>& group) const {
   const auto id_of = [](std::size_t rank, std::size_t file) {
@@ -138,7 +138,7 @@ std::vector<sim::RankFiles> PlannedCheckpoints::shared_out(
         if (!file.gathered) read(file, file.bytes, share);
       }
     }
-    // Of a file with whole states all need a part of each tensor.
+    // All ranks need a part of each tensor of a file with whole states.
     for (const File& file : group.front()->files) {
       if (file.gathered)
         read(file, shares_reads ? file.bytes / std::ssize(group) : file.bytes, share);

@@ -14,9 +14,9 @@ class PlannedCheckpoints final : public trainer::TrainingCheckpoints {
  public:
   explicit PlannedCheckpoints(const trainer::RunConfig& config);
 
-  /// What each rank of the world writes at a save and reads at a start in the same layout, after
-  /// the first step. `represented_by`: of each rank the one that ran for it; empty: all ran. When,
-  /// and to which storage, is for the caller to add.
+  /// Plans the files that each rank of the world writes at a save and reads at a start in the same
+  /// layout, after the first step. `represented_by`: for each rank the one that ran in its place;
+  /// empty: all ran. The caller adds the time of the saves and their storage.
   [[nodiscard]] sim::CheckpointPlan plan(const std::vector<int>& represented_by) const;
 
   std::int64_t restore(const trainer::TrainingState&) override { return 0; }

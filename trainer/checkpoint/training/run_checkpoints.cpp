@@ -32,7 +32,7 @@ std::string default_pattern(const RunConfig& config) {
   return config.exp_manager.name + "--{" + config.exp_manager.checkpoints.monitor + ":.4f}-{epoch}";
 }
 
-/// What the checkpoint has. `states`: those of the optimizer must be asked for too.
+/// The keys of the checkpoint. `states`: the keys of the optimizer's states must be asked for too.
 StoredKeys stored_keys(const Resume& resume, bool states) {
   const auto types = std::make_shared<const std::map<std::string, DType>>(stored_types(resume));
   StoredKeys stored{{}, {}, address_of(resume)};
@@ -158,7 +158,7 @@ void RunCheckpoints::log_recovery(Clock::time_point begin, Clock::time_point loa
            seconds(Clock::now() - loaded));
 }
 
-/// What else training needs follows from the step and the configuration.
+/// Sets the rest of the training's state, which follows from the step and the configuration.
 void RunCheckpoints::continue_foreign(const TrainingState& state) const {
   state.optimizer.continue_after(resume_point_.step);
   state.position.step = resume_point_.step;
@@ -181,7 +181,7 @@ bool RunCheckpoints::is_due(const TrainingState& state, std::int64_t step) {
   return due;
 }
 
-/// Of the metric that ranks checkpoints, as it was measured last; none: it never was.
+/// The last value of the metric by which checkpoints are compared; none: it was never measured.
 std::optional<double> RunCheckpoints::metric(std::int64_t step, std::int64_t epoch) const {
   if (section_.monitor == "step") return static_cast<double>(step);
   if (section_.monitor == "epoch") return static_cast<double>(epoch);
@@ -256,8 +256,8 @@ void RunCheckpoints::at_end(const TrainingState& state, std::int64_t step) {
   state.rank.host_barrier(kStorageTimeout);
 }
 
-/// Whether the end of the run needs no "-last" copy: it is there, or the run went on from
-/// another place and did nothing.
+/// True if the end of the run needs no "-last" copy: there is one, or the run continued from a
+/// checkpoint elsewhere and took no step.
 bool RunCheckpoints::has_last(std::int64_t step) const {
   if (last_saved_ == step) return true;
   if (step != resume_point_.step) return false;

@@ -24,10 +24,11 @@
 
 namespace trellis::checkpoint {
 
-/// Of the manifest: tp, pp, vpp, dp, cp, ep, zero1, kv_replicator.
+/// Layout of a run for the manifest: tp, pp, vpp, dp, cp, ep, zero1, kv_replicator.
 [[nodiscard]] std::map<std::string, std::int64_t> layout_of(const trainer::RunConfig& config);
 
-/// Whether a run has some, or begins with adapters: without, it needs no RunCheckpoints.
+/// True if a run saves checkpoints, resumes from one or loads adapters; other runs need no
+/// RunCheckpoints.
 [[nodiscard]] bool needs_checkpoints(const trainer::RunConfig& config,
                                      const std::optional<Resume>& resume);
 
@@ -54,7 +55,7 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   void set_before_save(std::function<void()> check) { before_save_ = std::move(check); }
 
   std::int64_t restore(const trainer::TrainingState& state) override;
-  /// What ended restore(), on whichever rank; after all ranks have ended.
+  /// The damaged checkpoint that ended restore(), on whichever rank; after all ranks have ended.
   [[nodiscard]] const std::optional<native::DamagedCheckpoint>& damage() const { return damage_; }
   [[nodiscard]] std::int64_t consumed_samples(std::int64_t step) const override;
   void after_step(const trainer::TrainingState& state, const trainer::StepResult& result) override;

@@ -16,10 +16,11 @@ namespace trellis::checkpoint {
 /// How a run of `config` writes files: with save_lora_config_adapter `lora_config` is in them.
 [[nodiscard]] native::FileOptions file_options(const trainer::RunConfig& config);
 
-/// Whether first ranks alone write ZeRO-1's states: dist_ckpt_parallel_dist_opt is false.
+/// True if only the first ranks of their groups write ZeRO-1's states: dist_ckpt_parallel_dist_opt
+/// is false.
 [[nodiscard]] bool gathers_states(const trainer::RunConfig& config);
 
-/// Of a save.
+/// Arguments of one save.
 struct SaveArguments {
   std::int64_t step = 0;
   double lr = 0;

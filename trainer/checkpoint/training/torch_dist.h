@@ -16,7 +16,7 @@
 /// boxes of the tensors that it has; equal ones are shared out among the ranks that have them.
 namespace trellis::checkpoint {
 
-/// Whether a run saves it next to its own form.
+/// True if a run saves a torch_dist checkpoint next to its own format.
 [[nodiscard]] inline bool saves_torch_dist(const trainer::RunConfig& config) {
   return config.model.dist_ckpt.format == "torch_dist";
 }

@@ -56,7 +56,7 @@ struct Head {
   double lr = 0;
 };
 
-/// What a training that saved the source has in addition to tensors.
+/// Takes over the state that the source's training saved in addition to tensors.
 void take_content(const native::NativeSource& training, const RunConfig& config, Head& head) {
   head.content = training.user_content();
   try {
@@ -152,7 +152,7 @@ class RankWriter {
     const std::scoped_lock lock(mutex_);
     written_.add(std::move(written));
   }
-  /// What the ranks' files of DCP are together.
+  /// Completes the folders of DCP, to which the files of all ranks belong.
   void finish() {
     if (!written_.objects.empty())
       native::write_states_metadata(*place_.storage, place_.path, written_);
