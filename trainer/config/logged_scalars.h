@@ -12,14 +12,14 @@ namespace trellis::trainer {
 /// simulated ones on an emulated device.
 [[nodiscard]] std::vector<std::string> logged_scalars(const RunConfig& config);
 
-/// Of preference optimization, in the order in which a model gives them; TRL's names. Empty for
-/// other objectives.
+/// Tags of the scalars of preference optimization, in the order in which a model gives them; TRL's
+/// names. Empty for other objectives.
 [[nodiscard]] std::vector<std::string> preference_tags(const ModelSection& model);
 
 /// Lightning's tag of trainer.track_grad_norm: grad_2.0_norm_total, grad_inf_norm_total.
 [[nodiscard]] std::string tag_of_grad_norm(double norm_type);
 
-/// Whether a scalar of this tag is of validation.
+/// True if a scalar with this tag belongs to validation.
 [[nodiscard]] bool is_of_validation(const std::string& tag);
 
 }  // namespace trellis::trainer

@@ -84,7 +84,7 @@ LayerModules modules_of(const ModelSection& model, bool megatron, int layer) {
   return all;
 }
 
-/// Of Megatron's GPT, and of its mixtures with learned positions: see make_pipeline_stage().
+/// True for Megatron's GPT, and for its mixtures with learned positions: see make_pipeline_stage().
 bool has_megatron_names(const ModelSection& model) {
   return model.architecture == "gpt" ||
          (model.architecture == "mixtral" && model.position_embedding != PositionEmbedding::kRope);

@@ -7,7 +7,7 @@
 
 namespace trellis::trainer {
 
-/// What a layer calls its two norms, that of attention and that of the MLP.
+/// Names of a layer's two norms, that of attention and that of the MLP.
 struct LayerNormNames {
   const char *attention, *mlp;
 };
@@ -22,14 +22,14 @@ struct NamedModule {
 };
 [[nodiscard]] std::vector<NamedModule> modules_of(const ModelSection& model);
 
-/// Whether `entry` names the module: its whole path, or the end of it from a '.' on.
+/// True if `entry` names the module: by its whole path, or by the end of the path from a '.' on.
 [[nodiscard]] bool names_module(const std::string& entry, const std::string& path);
 
 /// NxD's choice for a kind of model when target_modules is null.
 [[nodiscard]] std::vector<std::string> default_lora_targets(const ModelSection& model);
 
-/// What is wrong with target_modules and with modules_to_save; "" when each finds a
-/// module.
+/// The problem with target_modules or, for why_not_saved(), with modules_to_save; "" when each
+/// entry finds a module.
 [[nodiscard]] std::string why_no_targets(const ModelSection& model);
 [[nodiscard]] std::string why_not_saved(const ModelSection& model);
 

@@ -13,7 +13,7 @@
 namespace trellis::trainer {
 namespace {
 
-/// What a formula reads, all as double.
+/// Inputs of a formula, all as double.
 struct At {
   double b, t, w, m, c, h, p;
   std::map<std::string, double> arguments;

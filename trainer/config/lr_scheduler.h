@@ -65,7 +65,7 @@ namespace trellis::trainer {
 /// metrics.
 class LrScheduler {
  public:
-  /// What a checkpoint has to keep.
+  /// The part of the schedule that a checkpoint keeps.
   struct State {
     double best = 0;
     std::int64_t epochs = 0, bad_epochs = 0, cooldown = 0;

@@ -26,7 +26,8 @@ struct ModelDifference {
 [[nodiscard]] std::vector<ModelDifference> model_differences(const ModelSection& saved,
                                                              const ModelSection& wanted);
 
-/// Whether two values are one number or one text. Numbers that went through float32 are equal.
+/// True if two values are the same number or the same text. Numbers that differ only by a
+/// conversion to float32 are the same.
 [[nodiscard]] bool is_same_value(const std::string& a, const std::string& b);
 
 /// Key of the rows of the vocabulary, of weights that the model does not have, and the first words
@@ -37,8 +38,8 @@ inline constexpr const char* kArgumentsPrefix = "args.";
 
 /// Why exp_manager.accept_differences cannot hold `key`; "": it can.
 [[nodiscard]] std::string why_not_accepted(const std::string& key);
-/// Whether one of `accepted` names `key`. They may leave "model." out, and name a key as Megatron
-/// models do.
+/// True if one of `accepted` names `key`. An entry may leave "model." out, and may name a key as
+/// Megatron models do.
 [[nodiscard]] bool is_accepted(const std::vector<std::string>& accepted, const std::string& key);
 /// As the configuration calls it: "model.position_freq_base" where model_source is megatron.
 [[nodiscard]] std::string key_of(const RunConfig& config, const std::string& key);

@@ -79,13 +79,13 @@ struct MoeSection {
   /// dropless: an expert computes whole blocks of so many rows, as NxD's block-wise kernel does.
   int block_size = 512;
   double jitter_eps = 0;  ///< in training the router reads tokens times 1 − eps … 1 + eps
-  /// Of a step without data, which no key says: the experts' shares of the picks, by layer of the
-  /// whole model; empty: even.
+  /// For a step without data, set by no key: the experts' shares of the picks, by layer of the
+  /// whole model; empty: even shares.
   std::map<int, std::vector<double>> simulated_shares = {};
   bool operator==(const MoeSection&) const = default;
 };
 
-/// What a vision transformer reads: `model.image_size` and its neighbours.
+/// Images that a vision transformer reads: `model.image_size` and its neighbours.
 struct ImageSection {
   int size = 224, patch = 16, channels = 3;  ///< square images, cut into square patches
   int labels = 1000;                         ///< classes of the head
@@ -127,7 +127,7 @@ struct LoraSection {
   /// `alias`: NxDT's name of such a layer, or "".
   [[nodiscard]] bool targets_module(const std::string& path, const std::string& alias = "") const;
   [[nodiscard]] bool saves_module(const std::string& path) const;
-  /// Whether without its adapters the model is what it was before training.
+  /// True if the model without its adapters is the one before training.
   [[nodiscard]] bool keeps_base() const { return bias == "none" && modules_to_save.empty(); }
   bool operator==(const LoraSection&) const = default;
 };
@@ -153,7 +153,7 @@ struct OrpoSection {
 struct DistCkptSection {
   std::string format = "nxd";  ///< torch_dist: a folder of Megatron-core in each of NxD's, too
   bool parallel_save = true;   ///< equal files are shared out among the ranks that could write them
-  /// What several ranks of a process need is read by one of them; else each reads what it needs.
+  /// Data that several ranks need are read by one of them; false: each rank reads what it needs.
   bool parallel_load = true;
   bool parallel_dist_opt = true;  ///< false: first data-parallel ranks write ZeRO-1's states
   bool assume_constant_structure = true;  ///< a run plans and validates its saves once
@@ -238,7 +238,7 @@ struct ModelSection {
   bool operator==(const ModelSection&) const = default;
 };
 
-/// Whether the activation multiplies a gate with a second part of its input: gate | up along the
+/// True if the activation multiplies a gate with a second part of its input: gate | up along the
 /// last dimension.
 [[nodiscard]] inline bool is_gated(Activation activation) {
   return activation == Activation::kGeglu || activation == Activation::kReglu ||
@@ -257,7 +257,7 @@ struct ModelSection {
   return model.orpo || model.dpo ? 2 : 1;
 }
 
-/// Whether layer `index` (from 0) is a mixture of experts.
+/// True if layer `index` (from 0) is a mixture of experts.
 [[nodiscard]] inline bool is_moe_layer(const ModelSection& model, int index) {
   return model.moe && index % model.moe->frequency == model.moe->first_layer;
 }

@@ -37,7 +37,7 @@ std::string names_of(const std::vector<OptimizerArgument>& arguments) {
   return text.empty() ? "none" : text;
 }
 
-/// What single ranges cannot say.
+/// Checks rules that ranges of single arguments cannot express.
 void check_combinations(SectionProblems& problems, const OptimSection& optim,
                         const std::map<std::string, double>& all) {
   if (optim.name == "sgd" && all.at("nesterov") != 0 &&

@@ -8,7 +8,8 @@
 
 namespace trellis::trainer {
 
-/// What one argument of `model.optim` may be. Lists are spelt name_0, name_1; booleans are 0 and 1.
+/// Legal values of one argument of `model.optim`. Lists are spelt name_0, name_1; booleans are 0
+/// and 1.
 struct OptimizerArgument {
   std::string name;
   double default_value = 0;

@@ -11,8 +11,8 @@ struct Sizes {
   std::int64_t hidden, ffn, head, query, key_value, gates, tp;
 };
 
-/// Of the adapter of a module: A whole on each rank next to a layer that is cut by its outputs, B
-/// next to one that is cut by its inputs. See parallel_layers/lora.h.
+/// Parameters of a module's adapter on one rank. A is whole next to a layer that is sharded by its
+/// outputs, B next to one that is sharded by its inputs. See parallel_layers/lora.h.
 std::int64_t adapter(const ModelSection& model, const Sizes& s, const std::string& name) {
   const auto columns = [&](std::int64_t outputs) { return s.hidden + outputs / s.tp; };
   const auto rows = [&](std::int64_t inputs) { return inputs / s.tp + s.hidden; };

@@ -19,9 +19,9 @@ using PicksByLayer = std::map<int, std::vector<std::int64_t>>;
 [[nodiscard]] std::optional<std::filesystem::path> file_of_routing_trace(
     const std::string& routing);
 
-/// What the routers of a run did, from its report: the rows of `routing`, each with `layer` and
-/// `assigned` (traces/report/expert_load.h). Throws ConfigError with the file: no such file, no
-/// JSON, no such rows.
+/// Reads how the routers of a run picked experts from the run's report: the rows of `routing`, each
+/// with `layer` and `assigned` (traces/report/expert_load.h). Throws ConfigError with the file: no
+/// such file, no JSON, no such rows.
 [[nodiscard]] PicksByLayer read_routing_trace(const std::filesystem::path& file);
 
 /// The experts' shares of these picks, by layer. Throws ConfigError, which names the layer and both

@@ -159,8 +159,8 @@ struct DataPrefix {
   bool operator==(const DataPrefix&) const = default;
 };
 
-/// What kind of data a run reads; decided from model_source, model_alignment_strategy and the keys
-/// present.
+/// The kind of data that a run reads; decided from model_source, model_alignment_strategy and the
+/// keys present.
 enum class DataKind { kText, kHfDataset, kMegatron, kAlignment };
 
 /// How records of fine-tuning become samples: keys of `model_alignment_strategy` and of `data`.
@@ -214,7 +214,7 @@ struct PrecisionSection {
   bool operator==(const PrecisionSection&) const = default;
 };
 
-/// What a configuration asks for and this version validates but does not support.
+/// A feature that a configuration asks for, and that this version validates but does not support.
 struct UnsupportedFeature {
   std::string key;           ///< "distributed_strategy.context_parallel_size"
   std::string text;          ///< "context parallelism (context_parallel_size 2)"

@@ -26,7 +26,8 @@ std::optional<Number> number_of(std::string_view text) {
   throw ConfigError(fmt::format("--routing {}: {}", text, why));
 }
 
-/// What is above the most goes to those below it, in proportion to what they have.
+/// Limits each share to `most`. The excess goes to the shares below it, in proportion to their
+/// sizes.
 void cap(std::vector<double>& shares, double most) {
   for (std::size_t round = 0; round < shares.size(); ++round) {
     double excess = 0, below = 0;

@@ -8,8 +8,8 @@
 
 namespace trellis::analysis {
 
-/// What the record of published steps knows of a run. `hardware`: the numbers of the machine that
-/// the run changes (`simulate --set`).
+/// Describes a run in the properties by which published steps are recorded. `hardware`: the numbers
+/// of the machine that the run changes (`simulate --set`).
 [[nodiscard]] StepPlace step_place(const trainer::RunConfig& config, const std::string& instance,
                                    int nodes, const std::vector<std::string>& hardware = {});
 

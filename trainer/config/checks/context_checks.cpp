@@ -42,8 +42,8 @@ void check_window(const RunConfig& config, SectionReaders& r) {
                   *window));
 }
 
-/// What a router or an expert does with all tokens of a micro-batch depends on which of them a rank
-/// has.
+/// Notes settings under which a router or an expert needs all tokens of a micro-batch: the result
+/// depends on which tokens a rank has.
 void note_mixture(const RunConfig& config, const std::function<void(const std::string&)>& with) {
   const MoeSection& moe = *config.model.moe;
   if (moe.capacity_factor && !moe.dropless)

@@ -142,7 +142,7 @@ void check_size(const RunConfig& config, SectionReaders& r) {
           size, parameter_bound(m), kMost));
 }
 
-/// What fully sharded data parallelism is not combined with, in this version.
+/// Checks for settings with which this version does not combine fully sharded data parallelism.
 void check_fully_sharded(const RunConfig& config, SectionReaders& r) {
   const DistributedStrategySection& s = config.distributed_strategy;
   const int copies = s.data_parallel_replicate_size;
@@ -175,7 +175,7 @@ void check_fully_sharded(const RunConfig& config, SectionReaders& r) {
        fmt::format("model_source {}'s {} model", config.model_source, config.model.architecture));
 }
 
-/// What adapters are not combined with, in this version.
+/// Checks for settings with which this version does not combine adapters.
 void check_lora(const RunConfig& config, SectionReaders& r) {
   if (!config.model.lora) return;
   const auto later = [&](bool wanted, const std::string& what) {
@@ -214,7 +214,7 @@ void check_prompt(const RunConfig& config, SectionReaders& r) {
                               *prompt, sequence));
 }
 
-/// What preference pairs are not combined with, in this version.
+/// Checks for settings with which this version does not combine preference pairs.
 void check_preferences(const RunConfig& config, SectionReaders& r) {
   if ((config.model.orpo || config.model.dpo) && config.model.moe &&
       config.model.moe->output_router_logits) {

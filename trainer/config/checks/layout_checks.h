@@ -20,8 +20,8 @@ void must_divide(SectionReader& reader, const std::string& key, std::int64_t val
 /// How the model and the batch divide over TP, PP, VPP, CP, EP and DP.
 void check_layout(const RunConfig& config, SectionReaders& readers);
 
-/// What context parallelism asks of the model and of its sequence. Encoders, which train
-/// with data parallelism alone, have none.
+/// Checks the model and its sequence length for context parallelism. Encoders have no requirements:
+/// they train with data parallelism alone.
 void check_context_parallel(const RunConfig& config, SectionReaders& readers);
 
 }  // namespace trellis::trainer

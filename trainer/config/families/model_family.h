@@ -12,7 +12,8 @@
 /// them.
 namespace trellis::trainer {
 
-/// What a Megatron model chooses and a family has decided; the values here are Llama's.
+/// Structure of a family of models, which a Megatron model chooses by its keys; the values here are
+/// Llama's.
 struct FamilyStructure {
   Normalization normalization = Normalization::kRmsNorm;
   Activation activation = Activation::kSwiglu;
@@ -23,7 +24,7 @@ struct FamilyStructure {
   bool operator==(const FamilyStructure&) const = default;
 };
 
-/// What transformers' configuration class has for a key that a config.json does not have.
+/// Defaults of transformers' configuration class for keys that a config.json does not have.
 struct FamilyDefaults {
   double rms_norm_eps = 1e-6, rope_theta = 1e4;
   int sliding_window = 0;  ///< 0: none

@@ -108,7 +108,7 @@ RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& di
   return config;
 }
 
-/// What NxDT's launcher makes of the environment: overrides after the user's own.
+/// Overrides that NxDT's launcher derives from the environment; they follow the user's own.
 std::vector<std::string> overrides_of_environment() {
   const char* compile = std::getenv("COMPILE");
   if (compile != nullptr && std::string(compile) == "1") {

@@ -15,7 +15,7 @@ namespace trellis::trainer {
 
 struct KeyRead;
 
-/// What reading a file gave.
+/// Result of reading and checking a file.
 struct RunCheck {
   RunConfig config;                   ///< meaningful when there are no problems
   std::vector<std::string> problems;  ///< "file:line:key: rule, numbers, what to do"
@@ -53,8 +53,8 @@ void refuse_unsupported(const RunConfig& config, bool simulate);
 class RunConfigFile {
  public:
   explicit RunConfigFile(std::string file);
-  /// What check_run_config gives, but without config.resolved_yaml, which takes as long as all the
-  /// rest.
+  /// The result of check_run_config, but without config.resolved_yaml, which takes as long as all
+  /// the rest.
   [[nodiscard]] RunCheck check(const std::vector<std::string>& overrides,
                                const std::string& instance = sim::kTrainingInstance) const;
   /// The configuration of such a check. Throws ConfigError as load_run_config().

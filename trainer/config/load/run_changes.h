@@ -15,9 +15,10 @@ struct RunChange {
   bool operator==(const RunChange&) const = default;
 };
 
-/// What of two configurations makes another training of the same model: the optimizer's numbers,
-/// data, precision, and the schedule where it gives another rate from optimizer step `step` on.
-/// Layout, paths, logging, and what the model itself is (model_properties) are not among them.
+/// Settings whose values differ and make another training of the same model: the optimizer's
+/// numbers, data, precision, and the schedule where it gives another rate from optimizer step
+/// `step` on. Layout, paths, logging and the properties of the model itself (model_properties) are
+/// not among them.
 /// REQUIRES: both have their resolved_yaml.
 [[nodiscard]] std::vector<RunChange> run_changes(const RunConfig& saved, const RunConfig& now,
                                                  std::int64_t step);

@@ -32,7 +32,7 @@ struct SchedulePlan {
   bool operator==(const SchedulePlan&) const = default;
 };
 
-/// What a validated configuration builds: computed from it alone, without LibTorch.
+/// Plan of a validated configuration, computed from the configuration alone, without LibTorch.
 struct RunPlan {
   std::int64_t parameters = 0;
   std::vector<StagePlan> stages;

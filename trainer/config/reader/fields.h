@@ -55,7 +55,8 @@ class Fields {
   void only_read(const char* key, const Read& read = {});
   /// A section in this one; its keys are listed by itself.
   void section(const Read& read, const Write& write);
-  /// What follows from keys that are listed before it: checks, and values that change.
+  /// A rule over keys that are listed before it: it checks them, or changes values that depend on
+  /// them.
   void rule(const Read& check);
 
  private:

@@ -9,7 +9,7 @@ namespace trellis::trainer {
 
 class Fields;
 
-/// What this version does with a key of the NxDT and NeMo schemas.
+/// How this version treats a key of the NxDT and NeMo schemas.
 enum class KeyUse {
   kSupported,  ///< its section's reader reads it
   kSection,    ///< a mapping whose own keys are in the table
@@ -50,7 +50,7 @@ struct KnownKey {
 [[nodiscard]] std::vector<std::string> sections_that_know(std::string_view key);
 /// The parts of a row's `keys` or `neutral`; empty ones are left out.
 [[nodiscard]] std::vector<std::string> split_texts(std::string_view text, char separator);
-/// Whether a scalar's text represents one of `neutral`: numbers compare as numbers, booleans and
+/// True if a scalar's text represents one of `neutral`: numbers compare as numbers, booleans and
 /// nulls in every YAML spelling.
 [[nodiscard]] bool is_neutral(std::string_view scalar, std::string_view neutral);
 

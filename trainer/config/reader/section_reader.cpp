@@ -256,7 +256,7 @@ void SectionReader::finish() {
   }
 }
 
-/// What the key holds, short: the scalar's text, "null", "[]", "a mapping" or "a list".
+/// A short text of the key's value: the scalar's text, "null", "[]", "a mapping" or "a list".
 std::string SectionReader::text_of(const std::string& key) {
   if (state_->map.is_map(key)) return "a mapping";
   const std::string text = state_->map.flow_text(key);

@@ -19,7 +19,7 @@ struct KeyRead {
   std::string default_value;  ///< as YAML; "required": there is none
 };
 
-/// What reading a configuration yields in addition to its values.
+/// Results of reading a configuration, in addition to its values.
 struct Findings {
   Problems& problems;
   std::vector<UnsupportedFeature> unsupported = {};
@@ -71,7 +71,7 @@ class SectionReader {
       const std::string& key) const;  ///< the scalar's text, "" when absent or no scalar
   [[nodiscard]] const YamlMap& map() const;
   [[nodiscard]] const std::string& path() const;
-  /// Whether a rule may build on these keys: none of them had a problem.
+  /// True if a rule may use these keys: none of them had a problem.
   [[nodiscard]] bool good(std::initializer_list<const char*> keys) const;
   void problem(const std::string& key, const std::string& text);
   void warn(const std::string& key, const std::string& text);

@@ -8,7 +8,7 @@
 
 namespace trellis::trainer {
 
-/// What one micro-batch costs in the parts of a model, forward and backward together, in any unit.
+/// Costs of one micro-batch in the parts of a model, forward and backward together, in any unit.
 struct LayerCosts {
   std::vector<std::int64_t> layers;
   std::int64_t embedding = 0;  ///< on the first stage

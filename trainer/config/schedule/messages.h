@@ -16,7 +16,7 @@ struct Message {
   auto operator<=>(const Message&) const = default;
 };
 
-/// What a task of `rank` receives, or sends; none for the others.
+/// The message that a task of `rank` receives, or sends; none for tasks without one.
 [[nodiscard]] std::optional<Message> received_by(const Task& task, const PipelineShape& shape,
                                                  int rank);
 [[nodiscard]] std::optional<Message> sent_by(const Task& task, const PipelineShape& shape,
@@ -40,9 +40,9 @@ using IncomingMessages = std::map<int, std::vector<Message>>;
 [[nodiscard]] IncomingMessages incoming_messages(
     const std::vector<std::vector<Task>>& tasks_of_ranks, const PipelineShape& shape, int rank);
 
-/// What a rank lets arrive from the beginning of the pass at tasks[first] on: what this pass and
-/// the next one receive. So a message travels while the pass before computes, and at most two
-/// tensors wait.
+/// The messages whose receives a rank posts at the beginning of the pass at tasks[first]: those
+/// that this pass and the next one receive. A message thus travels while the pass before it
+/// computes, and at most two tensors wait.
 [[nodiscard]] std::vector<Message> receives_to_post(const std::vector<Task>& tasks,
                                                     std::size_t first, const PipelineShape& shape,
                                                     int rank);

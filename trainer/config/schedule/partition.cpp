@@ -16,7 +16,7 @@ std::string valid_cuts(const std::vector<std::string>& names) {
   return names[0] + ", " + names[1] + ", … " + names[names.size() - 2];
 }
 
-/// What is wrong with one cut, seen after the cut before it; "" for nothing.
+/// The problem with one cut that follows the cut after layer `previous`; "": none.
 std::string problem_of(const std::vector<std::string>& names, const std::string& cut, int layer,
                        int previous) {
   const std::string who = "model.pipeline_cuts: \"" + cut + "\"";

@@ -14,7 +14,7 @@ constexpr int kExecutedPeriods =
 /// Backward steps of a period.
 int steps(const PipelineShape& shape) { return shape.num_chunks > 1 ? shape.num_stages() : 1; }
 
-/// Of the first rank, which has the most.
+/// Warm-up steps of the first rank, which has the most.
 int warmup_steps(const PipelineShape& shape) {
   if (shape.num_chunks == 1) return shape.num_ranks - 1;
   return 2 * (shape.num_ranks - 1) + (shape.num_chunks - 1) * shape.num_ranks;

@@ -72,7 +72,7 @@ class InferenceSchedule {
   int stage_;
 };
 
-/// What `rank` does in a training step: 1F1B, interleaved when VPP > 1.
+/// Tasks of `rank` in a training step: 1F1B, interleaved when VPP > 1.
 [[nodiscard]] std::vector<Task> training_tasks(const PipelineShape& shape, int rank);
 
 }  // namespace trellis::trainer

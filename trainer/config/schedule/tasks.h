@@ -25,8 +25,8 @@ struct Task {
   [[nodiscard]] bool is_forward() const { return kind <= TaskKind::kForwardPostprocess; }
 };
 
-/// Whether two tasks are parts of one pass: of the same micro-batch through the same chunk, forward
-/// or backward.
+/// True if two tasks are parts of one pass: the same micro-batch through the same chunk, in the
+/// same direction.
 [[nodiscard]] inline bool same_pass(const Task& a, const Task& b) {
   return a.microbatch == b.microbatch && a.chunk == b.chunk && a.is_forward() == b.is_forward();
 }

@@ -162,7 +162,7 @@ AdapterConfig parse_adapter_config(const std::string& text, const std::string& f
   check_kind(reader);
   AdapterConfig config;
   config.file = file;
-  // What a file leaves out has the default of PEFT's LoraConfig, and of NxD's: not of the YAML.
+  // A key that the file leaves out has the default of PEFT's and NxD's LoraConfig, not the YAML's.
   constexpr int kRank = 8;
   constexpr double kAlpha = 8;
   config.rank =

@@ -12,7 +12,8 @@ namespace trellis::trainer {
 
 inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
 
-/// What adapter_config.json says of saved adapters, PEFT's or NxD's; none: it does not say.
+/// Settings of saved adapters from adapter_config.json, PEFT's or NxD's; none: the file does not
+/// have them.
 struct AdapterConfig {
   std::string file;  ///< for error texts
   std::optional<int> rank;

@@ -8,7 +8,7 @@
 namespace trellis::trainer {
 namespace {
 
-/// Of prompt and answer. Which length the prompt has is checked with that of the sequence.
+/// Fields of prompt and answer. The prompt's length is checked together with the sequence's.
 void pair_fields(Fields& fields, RecordSection& s) {
   fields.positive("max_prompt_length", s.max_prompt_length);
   fields.one_of("truncation_mode", s.truncation_mode, {"keep_start", "keep_end"});
@@ -71,7 +71,7 @@ void read_targets(SectionReader& reader, LoraSection& lora) {
   }
 }
 
-/// What of a training lora_save_dir gets: what is trained, or one of these.
+/// Checks which weights lora_save_dir gets: those that are trained, or one of these choices.
 void check_saves(SectionReader& reader, LoraSection& lora) {
   const auto excluded = [&](bool chosen, const char* key, const char* why) {
     if (chosen) reader.problem(key, std::string("expected false, got true: ") + why);

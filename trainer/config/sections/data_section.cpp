@@ -203,7 +203,7 @@ void write_data_prefix(YamlWriter& out, const DataSection& s) {
   out.close();
 }
 
-/// What decides the kind of the data in addition to section `data`.
+/// Settings outside section `data` that decide the kind of the data.
 struct DataSurroundings {
   bool hf = false;         ///< model_source is hf
   bool alignment = false;  ///< there is a model_alignment_strategy

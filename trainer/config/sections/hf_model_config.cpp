@@ -185,7 +185,7 @@ void read_encoder(JsonReader& fields, HfModelConfig& config) {
 
 bool is_any(const ModelFamily& /*family*/) { return true; }
 
-/// Of a decoder; null: its type is not known.
+/// Reads the keys of a decoder. `family`: null when its type is not known.
 void read_decoder(JsonReader& fields, const ModelFamily* family, HfModelConfig& config) {
   const json* window_switch = fields.find("use_sliding_window");
   if ((family == nullptr || family->windows) &&

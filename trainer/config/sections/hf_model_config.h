@@ -11,7 +11,8 @@
 
 namespace trellis::trainer {
 
-/// What a Hugging Face config.json says about a model. A key that the file has no stays empty.
+/// Settings of a model from a Hugging Face config.json. A key that the file does not have stays
+/// empty.
 struct HfModelConfig {
   std::string model_type;  ///< "": llama
   std::optional<int> num_hidden_layers, hidden_size, intermediate_size, num_attention_heads,

@@ -22,8 +22,8 @@ struct VocabularySources {
 /// shards.
 void vocabulary_fields(Fields& fields, ModelSection& s, const VocabularySources& sources);
 
-/// What distinguishes Megatron's models from Llama: norms, activation, positions, biases,
-/// dropouts. Of an hf model they are in `s` as its family and its own file say.
+/// Fields in which Megatron's models differ from Llama: norms, activation, positions, biases,
+/// dropouts. For an hf model, `s` already has them from its family and its own file.
 void structure_fields(Fields& fields, ModelSection& s, bool hf);
 /// NxDT has one class for every Megatron model; a Megatron model that is Llama in all its parts is
 /// built like Llama.

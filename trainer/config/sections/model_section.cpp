@@ -61,7 +61,7 @@ void check_image(SectionReader& reader, ImageSection& image) {
   }
 }
 
-/// Of encoders, which NxDT does not have: as config.json calls them.
+/// Fields of encoders, which NxDT does not have; the names are those of config.json.
 void encoder_fields(Fields& fields, ModelSection& s) {
   const auto field = [&](const char* key, bool there, int& value) {
     fields.own().form(
@@ -104,7 +104,7 @@ void read_lengths(SectionReader& reader, ModelSection& s) {
   }
 }
 
-/// What is built: of an hf model by its type, of a Megatron model by its structure.
+/// Decides the architecture: by its type for an hf model, by its structure for a Megatron model.
 void read_architecture(SectionReader& reader, bool hf, const HfModelConfig& published,
                        ModelSection& s) {
   if (!hf && reader.has("model_type"))
@@ -128,7 +128,7 @@ void read_architecture(SectionReader& reader, bool hf, const HfModelConfig& publ
       family.tied_head.value_or(s.share_embeddings_and_output_weights);
 }
 
-/// What config.json says, which the YAML overrides; 0 where one of them has to say it.
+/// The values of config.json, which the YAML overrides; 0 where one of the two has to give a value.
 ModelSection defaults_of(bool hf, const HfModelConfig& published) {
   ModelSection s;
   s.num_layers = published.num_hidden_layers.value_or(0);
@@ -148,7 +148,7 @@ ModelSection defaults_of(bool hf, const HfModelConfig& published) {
   return s;
 }
 
-/// What of the defaults depends on the architecture.
+/// Adds the defaults that depend on the architecture.
 void add_defaults_of_architecture(const HfModelConfig& published, ModelSection& s) {
   s.layernorm_epsilon =
       published.rms_norm_eps.value_or(is_encoder(s) ? 1e-12 : s.layernorm_epsilon);
@@ -173,7 +173,7 @@ void read_norm_decay(SectionReader& reader, ModelSection& section) {
   section.do_layer_norm_weight_decay = here.value_or(there.value_or(false));
 }
 
-/// What the section's meaning depends on.
+/// Data on which the meaning of the section depends.
 struct ModelContext {
   bool hf = false;
   HfModelConfig published = {};

@@ -109,8 +109,8 @@ void check_dbrx_choices(SectionReader& reader, bool hf, const ModelSection& s) {
                    "rmsnorm, which has none; remove it");
 }
 
-/// What Databricks' DBRX has and NxDT's Megatron models do not: its layer norms have no bias, and
-/// config.json's attn_config.clip_qkv.
+/// Fields that Databricks' DBRX has and NxDT's Megatron models do not: layer norms without a bias,
+/// and config.json's attn_config.clip_qkv.
 void dbrx_fields(Fields& fields, ModelSection& s, bool hf) {
   fields.own().form(
       "layernorm_bias",

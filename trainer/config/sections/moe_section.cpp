@@ -61,7 +61,7 @@ void read_affinities(SectionReader& reader, MoeSection& s) {
     reader.warn("top_k", kNotNormalized);
 }
 
-/// Of groups of experts, of which a token chooses some before it chooses experts.
+/// Checks the groups of experts. A token chooses some groups before it chooses experts.
 void check_groups(SectionReader& reader, MoeSection& s) {
   if (!reader.good({"num_experts", "num_groups", "top_k_groups", "top_k"})) return;
   if (s.routing_algorithm != "group_limited") {

@@ -87,7 +87,7 @@ void read_arguments(SectionReader& reader, const std::string& owner,
   }
 }
 
-/// Whether `infos` has an argument that is written as `key`.
+/// True if `infos` has an argument that is written as `key`.
 bool takes(const std::vector<OptimizerArgument>& infos, const std::string& key) {
   return std::ranges::any_of(infos, [&](const OptimizerArgument& info) {
     return info.name == key || info.name == key + "_0";

@@ -98,7 +98,7 @@ std::string read_reduce_dtype(SectionReader& reader, const std::string& type, bo
   return type;
 }
 
-/// What the meaning of a type depends on.
+/// Settings on which the meaning of a type depends.
 struct PrecisionSurroundings {
   bool zero1 = false;
   bool bf16_checkpoint = false;

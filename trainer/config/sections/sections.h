@@ -47,7 +47,7 @@ struct AlignmentSection {
 [[nodiscard]] PrecisionSection read_precision(SectionReader& reader, bool zero1,
                                               bool bf16_checkpoint);
 
-/// What a model's section is read with.
+/// Settings outside the section `model` that its reader needs.
 struct ModelSurroundings {
   bool hf = false;
   std::filesystem::path directory;  ///< of the YAML: relative paths of model_config start there

@@ -120,7 +120,7 @@ std::optional<int> vocabulary_of(const TokenizerSection& tokenizer) {
   return !counted && tokenizer.type == "GPT2BPETokenizer" ? kGpt2Vocabulary : counted;
 }
 
-/// What names the tokenizer's files; "" is its own problem.
+/// The setting that names the tokenizer's files; an empty one is reported elsewhere.
 std::string files_of(const TokenizerSection& tokenizer) {
   return is_sentencepiece(tokenizer) ? tokenizer.model : tokenizer.type;
 }
