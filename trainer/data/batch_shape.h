@@ -9,7 +9,7 @@
 
 namespace trellis::trainer {
 
-/// What the layout and the batch sizes mean for data.
+/// Sizes of a run's batches, by the layout and the configured batch sizes.
 struct BatchShape {
   std::int64_t micro_batch = 0, micro_batches = 0, sequence = 0, global_batch = 0;
   int dp = 1;

@@ -17,8 +17,8 @@ struct SampleCounts {
   std::int64_t train = 0, validation = 0, test = 0;
 };
 
-/// Of held-out data `passes` times a limit in batches; a limit that is a fraction asks for one
-/// epoch.
+/// Samples of held-out data: `passes` times a limit in batches. A limit that is a fraction asks for
+/// one epoch.
 std::int64_t held_out_samples(const std::optional<BatchCount>& limit, std::int64_t passes,
                               std::int64_t global_batch) {
   return limit && limit->count ? passes * *limit->count * global_batch : 1;

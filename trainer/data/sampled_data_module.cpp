@@ -36,7 +36,7 @@ class BatchSampler {
       case Order::kShuffled: shuffled_.emplace(shape); break;
     }
   }
-  /// Of one pass.
+  /// Batches of one pass.
   [[nodiscard]] std::int64_t num_batches() const {
     return sequential_ ? sequential_->num_batches()
                        : shape_.total_samples / shape_.global_batch_size;

@@ -39,7 +39,7 @@ std::string valid_text(const std::string& text) {
   return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
-/// What all ranks read.
+/// Data that all ranks read.
 struct Records {
   std::shared_ptr<const RecordTokens> tokens;
   std::shared_ptr<const AnsweredSamples> samples;

@@ -4,7 +4,7 @@
 
 namespace trellis::trainer {
 
-/// Whether both are the same text, except for white space around them.
+/// True if both texts are the same, except for white space around them.
 [[nodiscard]] bool exact_match(const std::string& prediction, const std::string& label);
 
 /// F1 of each: 2 · precision · recall / (precision + recall).

@@ -43,7 +43,7 @@ bool is_own(const fs::path& file) {
   return name == kData || name == kInfo || name == kState;
 }
 
-/// Whether the folder is new.
+/// Makes the folder. Returns true if it is new; throws ConfigError if it holds files of others.
 bool prepare(const fs::path& directory) {
   std::error_code error;
   const bool made = fs::create_directories(directory, error);

@@ -76,8 +76,8 @@ fs::path create_dated(const fs::path& parent, const std::string& date_time) {
   }
 }
 
-/// Whether a run writes a file of this name: a directory that the user named may hold anything
-/// else.
+/// True if a run writes a file of this name. A directory that the user named may also hold other
+/// files.
 bool is_output(const std::string& name) {
   static constexpr const char* kOutputs[] = {
       "hparams.yaml",       "cmd-args.log",   "metrics.jsonl",

@@ -14,7 +14,7 @@ namespace trellis::trainer {
 /// In a run's directory, unless checkpoint_callback_params.dirpath names another place.
 inline constexpr const char* kCheckpointFolder = "checkpoints";
 
-/// What names a run's version when the configuration does not.
+/// Sources of a run's version name when the configuration gives none.
 struct VersionSources {
   std::string environment;  ///< NEMO_EXPM_VERSION, "" when unset: launch scripts set it so that all
                             ///< nodes agree

@@ -24,7 +24,7 @@ class RankLogs {
  public:
   /// Creates the files. Throws ConfigError when the place cannot be written.
   RankLogs(const std::filesystem::path& directory, const RunConfig& config);
-  /// Of some ranks of the world: the others never speak.
+  /// For the given ranks of the world alone: the others log nothing.
   RankLogs(const std::filesystem::path& directory, const RunConfig& config,
            const std::vector<int>& ranks);
   RankLogs(const RankLogs&) = delete;

@@ -16,7 +16,7 @@ const TensorEntry* find(const TensorSource& source, const std::string& key) {
   return found != source.tensors().end() && found->key == key ? &*found : nullptr;
 }
 
-/// Of one A, and of what its module is on the hub.
+/// Makes slices from an adapter's A, and from its B and weights under the names of the hub.
 class Reader {
  public:
   explicit Reader(const TensorSource& source) : source_(source) {}

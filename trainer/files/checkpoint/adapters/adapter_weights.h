@@ -19,7 +19,7 @@ struct AdapterSlice {
   [[nodiscard]] std::int64_t rank() const { return embedding ? a.shape[1] : a.shape[0]; }
 };
 
-/// Whether a key is of an adapter, or of a state of one.
+/// True if `key` is that of an adapter's weight, or of an optimizer state of one.
 [[nodiscard]] bool is_adapter_key(const std::string& key);
 
 /// All adapters of a training's checkpoint, by module. Throws ConfigError with every problem: an A

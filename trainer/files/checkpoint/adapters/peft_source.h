@@ -16,7 +16,7 @@ class PeftSource final : public TensorSource {
  public:
   /// Throws ConfigError as SafetensorsReader, and for tensors that no LoRA adapter has.
   explicit PeftSource(const Place& place);
-  /// Whether it looks like such a folder.
+  /// True if the place looks like a folder that PEFT saved.
   [[nodiscard]] static bool is_at(const Place& place);
 
   [[nodiscard]] const std::string& address() const override { return file_.name(); }

@@ -15,7 +15,7 @@ const std::string kModule = "torch.distributed.checkpoint.metadata.";
 constexpr const char* kStorageInfo = "torch.distributed.checkpoint.filesystem._StorageInfo";
 constexpr const char* kVersion = "1.0.0";
 
-/// What torch 2.1 to 2.13 and megatron-core put into `.metadata`.
+/// Classes that torch 2.1 to 2.13 and megatron-core write into `.metadata`.
 std::set<std::string> metadata_classes() {
   std::set<std::string> classes = {
       kStorageInfo,

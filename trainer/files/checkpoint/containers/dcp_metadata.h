@@ -32,7 +32,7 @@ struct DcpTensor {
   friend bool operator==(const DcpTensor&, const DcpTensor&) = default;
 };
 
-/// What `.metadata` says.
+/// Content of `.metadata`.
 struct DcpMetadata {
   std::map<std::string, DcpTensor> tensors;
   std::map<std::string, DcpPlace> objects;  ///< torch.save'd values that are no tensors

@@ -41,7 +41,7 @@ enum class DType : std::uint8_t {
 /// By torch's name, with or without "torch.".
 [[nodiscard]] std::optional<DType> dtype_named(std::string_view name);
 
-/// What a tensor in a file is, without its data.
+/// Description of a tensor in a file, without its data.
 struct TensorMeta {
   DType dtype = DType::kFloat32;
   std::vector<std::int64_t> shape = {};  ///< {}: one element

@@ -19,7 +19,7 @@ struct PickleOptions {
   /// Classes and functions ("module.name") in addition to the plain ones of Python, torch and NumPy
   /// that every pickle may name.
   std::set<std::string> classes;
-  /// What a persistent id represents; empty: such ids are an error.
+  /// Returns the value that a persistent id represents; empty: such ids are an error.
   std::function<Value(const Value& id)> persistent;
   /// The value of a call of a function of `classes` or of the plain ones. None: it stays an object.
   std::function<std::optional<Value>(const std::string& function, const Value::List& arguments)>
@@ -34,7 +34,7 @@ struct PickleOptions {
 [[nodiscard]] Value read_pickle(std::span<const std::byte> bytes, const PickleOptions& options);
 
 struct PickleWriteOptions {
-  /// What is written in the place of a tensor. REQUIRED when the value holds tensors.
+  /// Returns the value that is written in place of a tensor. REQUIRED when the value holds tensors.
   std::function<Value(std::int64_t index)> tensor;
   /// A call of this name represents a persistent id, which is its only argument; "": none does.
   std::string persistent_name;

@@ -4,7 +4,7 @@
 
 namespace trellis::checkpoint {
 
-/// Whether any pickle may name it: plain data of Python, torch and NumPy.
+/// True if any pickle may name the class: plain data of Python, torch and NumPy.
 [[nodiscard]] bool is_plain_class(const std::string& name);
 
 /// The name that Python 3 has for a class which Python 2 and protocol 2 name otherwise.

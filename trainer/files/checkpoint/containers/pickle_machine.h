@@ -25,7 +25,7 @@ class PickleMachine {
   [[nodiscard]] Value run();
 
  private:
-  /// What a node unfolds to when everything that is shared is written out.
+  /// Size of a node when everything in it that is shared is written out.
   struct Extent {
     int depth = 0;  ///< 0: being measured
     std::uint64_t values = 0;

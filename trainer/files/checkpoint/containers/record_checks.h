@@ -39,7 +39,8 @@ class RecordChecks {
   std::atomic<bool> said_ = false;
 };
 
-/// Of files whose container has no checksums, and for which there is no manifest.
+/// Logs that damage of `where` cannot be seen: its container has no checksums, and it has no
+/// manifest.
 void say_damage_is_unseen(const std::string& where, const std::string& what);
 
 }  // namespace trellis::checkpoint

@@ -52,7 +52,8 @@ class TorchFileReader {
   [[nodiscard]] const std::vector<TorchTensor>& tensors() const { return tensors_; }
   [[nodiscard]] const std::vector<TorchStorage>& storages() const { return storages_; }
   [[nodiscard]] const std::string& name() const { return file_->name(); }
-  /// What TorchFileWriter::finish() was given; "": nothing, or another program wrote the file.
+  /// The note that TorchFileWriter::finish() was given; "": none, or another program wrote the
+  /// file.
   [[nodiscard]] const std::string& note() const { return note_; }
 
   /// The tensor in contiguous (row-major) form, whatever its strides. REQUIRES: into.size() ==

@@ -61,7 +61,7 @@ struct TorchFileWriter::Impl {
   std::vector<Stored> storages;
   std::vector<TorchTensor> tensors;
 
-  /// What torch's pickler writes for a tensor.
+  /// The value that torch's pickler writes for a tensor.
   [[nodiscard]] Value rebuilt(const TorchTensor& tensor) const {
     const Stored& storage = storages[static_cast<std::size_t>(tensor.storage)];
     const char* typed = storage_class(storage.dtype);

@@ -42,7 +42,7 @@ class ValueDict {
   std::unordered_map<std::string, std::size_t> places_;  ///< canonical text of the key → index
 };
 
-/// What is neither scalar nor container, kept as the pickle said it.
+/// A value that is neither scalar nor container, as the pickle describes it.
 struct ValueObject {
   enum class Form {
     kName,      ///< the class or constant itself, such as torch.float32

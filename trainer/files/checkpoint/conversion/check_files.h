@@ -9,7 +9,7 @@
 
 namespace trellis::checkpoint {
 
-/// What is known of the files of a checkpoint of any format after all of them were read.
+/// Result of a check that reads all files of a checkpoint, of any format.
 struct FileCheck {
   struct Damage {
     std::string path, problem;

@@ -43,7 +43,7 @@ class TensorComparison {
   TensorComparison(const TensorSource& a, const TensorSource& b, const CompareOptions& options)
       : a_(a), b_(b), tolerance_(options.tolerance), every_bit_(options.every_bit) {}
 
-  /// Of the box at the beginning of both.
+  /// Compares the box of this shape at the beginning of both tensors.
   void values(TensorDifference& result, const Shape& shape) {
     for_each_piece(shape, kPieceElements, [&](const Box& box) {
       piece_a_.read(a_, result.a, box);
@@ -94,8 +94,8 @@ class TensorComparison {
   Piece piece_a_, piece_b_;
 };
 
-/// What two tables with a row per token have in common: vocabularies are padded for their layout.
-/// None: other tensors of different shapes.
+/// The common shape of two tables with a row per token, whose vocabularies are padded for their
+/// layouts. None: other tensors of different shapes.
 std::optional<Shape> common_shape(const std::string& key, const Shape& a, const Shape& b) {
   if (a == b) return a;
   const bool is_table =

@@ -14,7 +14,7 @@ namespace trellis::trainer {
 struct ModelSection;
 }
 
-/// What writers of all formats share.
+/// Parts that the writers of all formats share.
 namespace trellis::checkpoint {
 
 struct ConvertOptions {

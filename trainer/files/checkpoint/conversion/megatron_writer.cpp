@@ -21,7 +21,7 @@ using megatron::ShapeOf;
 
 constexpr std::int64_t kFileBytes = std::int64_t{4} << 30;
 
-/// Of one state, or of the weights: what is written.
+/// Tensors of one state, or of the weights, that are written.
 struct State {
   std::string name;  ///< "": the weights
   ShapeOf shapes;

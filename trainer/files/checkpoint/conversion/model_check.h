@@ -40,7 +40,7 @@ void judge_unused_weights(const std::vector<std::string>& unused, const std::str
                           const trainer::RunConfig& config, bool speaks = true,
                           const std::vector<std::string>& missing = {});
 
-/// Of a run's user_content.pt; "": it has none, or another program's.
+/// The configuration in a run's user_content.pt; "": it has none, or another program wrote it.
 [[nodiscard]] std::string saved_configuration(const Value& user_content);
 
 }  // namespace trellis::checkpoint

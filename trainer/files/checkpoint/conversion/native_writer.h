@@ -47,7 +47,7 @@ class NativeWriter {
   void write(const PlannedFile& file);
   /// All bytes of a tensor, for another file. Throws ConfigError for damage of the source.
   void fill(const PlannedTensor& tensor, const WriteBytes& write) const;
-  /// What another writer wrote, on one thread.
+  /// Adds files and tensors that another writer wrote. Called by one thread.
   void add(std::map<std::string, native::StoredFile> files,
            std::vector<native::StoredTensor> tensors);
   /// The checkpoint is complete afterwards. `head`: without files and tensors; none: no manifest.

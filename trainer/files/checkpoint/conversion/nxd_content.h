@@ -10,7 +10,7 @@
 
 namespace trellis::checkpoint {
 
-/// What is in the files of a folder of NxD, NxDT or NNM.
+/// Content of the files in a folder of NxD, NxDT or NNM.
 struct NxdContent {
   std::string format;  ///< "nxd", "nxd_legacy", "nnm"
   native::Manifest manifest;

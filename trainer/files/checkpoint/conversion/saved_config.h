@@ -15,7 +15,7 @@ namespace trellis::checkpoint {
                                            const std::vector<std::string>& overrides,
                                            const std::string& instance = sim::kTrainingInstance);
 
-/// Whether a training of this program saved it, so that config_of() needs no file.
+/// True if a training of this program saved the checkpoint, so that config_of() needs no file.
 [[nodiscard]] bool has_configuration(const TensorSource& source);
 
 /// The same for what is made of the weights: throws ConfigError, too, where the configuration is of

@@ -8,11 +8,11 @@
 
 namespace trellis::checkpoint {
 
-/// What a checkpoint says of the model that its weights belong to.
+/// A checkpoint's description of the model that its weights belong to.
 struct SavedModel {
   std::string where;            ///< the file that says it
   trainer::ModelSection model;  ///< what it does not say is as the configuration has it
-  /// What the file calls a property, by its key here; none: the same.
+  /// The file's names of properties, by the keys here; none: the same names.
   std::map<std::string, std::string> names = {};
   /// Properties that no key here has, other than what is computed here.
   std::vector<trainer::ModelDifference> others = {};

@@ -60,8 +60,8 @@ class CheckpointFolder {
   /// Leaves the states of the optimizer out of a complete one: first of its manifest, so that it is
   /// whole at any time. Throws OutputError, and ConfigError as read_manifest.
   void drop_states(const std::string& tag);
-  /// What a failed save left, which was never complete. Writes nothing: the disk may be full.
-  /// Throws OutputError.
+  /// Removes what a failed save left, which was never complete. Writes nothing, because the disk
+  /// may be full. Throws OutputError.
   void discard(const std::string& tag);
   [[nodiscard]] const std::string& address() const { return storage_->address(); }
   [[nodiscard]] Storage& storage() { return *storage_; }
@@ -81,7 +81,7 @@ class CheckpointFolder {
 
 /// Ends the name of a checkpoint that was set aside.
 inline constexpr const char* kDamagedSuffix = ".damaged";
-/// Whether `tag` is one that was set aside.
+/// True if `tag` names a checkpoint that was set aside.
 [[nodiscard]] bool is_set_aside(const std::string& tag);
 
 }  // namespace trellis::checkpoint

@@ -20,7 +20,7 @@ constexpr const char* kKey = "exp_manager.checkpoint_callback_params.filename";
 /// Linux has no longer name of a folder.
 constexpr std::size_t kMostName = 255;
 
-/// Whether a width or a precision of `format` is longer than a name can be, or than an int.
+/// True if a width or a precision of `format` exceeds the longest name. It may not even fit an int.
 bool is_too_wide(const std::string& format) {
   std::size_t number = 0;
   for (const char c : format) {

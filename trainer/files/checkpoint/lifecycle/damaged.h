@@ -6,7 +6,7 @@
 #include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/files/checkpoint/storage/place.h"
 
-/// What becomes of a checkpoint that is not what was saved.
+/// Handling of a checkpoint whose content is not what was saved.
 namespace trellis::checkpoint {
 
 /// Reads every file of the checkpoint: what is wrong with it first; "": it is what was saved.

@@ -26,8 +26,8 @@ struct KeepRule {
   int with_states = -1;  ///< the newest so many keep those of the optimizer; −1: all
 };
 
-/// Whether a new checkpoint with this metric would be among the best of the run's own; of equals
-/// the newest is.
+/// True if a new checkpoint with this metric would be among the best of the run's own. Among
+/// checkpoints with equal metrics the newest counts as best.
 [[nodiscard]] bool is_worth_keeping(const std::vector<KeptCheckpoint>& kept,
                                     std::optional<double> metric, const KeepRule& rule);
 /// Own tags to remove: all but the best save_top_k, and all "-last" copies but the newest. The

@@ -6,7 +6,8 @@
 #include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/files/checkpoint/lifecycle/retention.h"
 
-/// What follows a save. What cannot be removed is a warning: it goes when the run is started again.
+/// Actions after a save. A checkpoint that cannot be removed is a warning: it is removed when the
+/// run is started again.
 namespace trellis::checkpoint {
 
 /// Adds a complete checkpoint and removes `replaced` and those that `rule` does not keep.

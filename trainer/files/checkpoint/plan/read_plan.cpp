@@ -7,7 +7,7 @@
 namespace trellis::checkpoint {
 namespace {
 
-/// What is in both shapes.
+/// The largest shape that fits in both.
 Shape common_shape(const Shape& a, const Shape& b) {
   Shape common = a;
   for (std::size_t axis = 0; axis < a.size(); ++axis) common[axis] = std::min(a[axis], b[axis]);

@@ -27,7 +27,7 @@ struct CopyStep {
   bool operator==(const CopyStep&) const = default;
 };
 
-/// What fills one part of a local tensor.
+/// The copies that fill one part of a local tensor.
 struct PartReads {
   std::vector<CopyStep> copies;
   std::int64_t elements = 0;  ///< that the copies fill

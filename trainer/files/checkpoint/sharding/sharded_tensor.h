@@ -36,8 +36,8 @@ struct RankOffset {
   std::int64_t offset = 0, fragmentations = 1;
 };
 
-/// What a rank's tensor is of a global one: a description without data. Identity is `key`, not the
-/// place in a dictionary. Megatron-core's ShardedTensor, field by field.
+/// The part of a global tensor that a rank's tensor is: a description without data. Its identity is
+/// `key`, not its place in a dictionary. Megatron-core's ShardedTensor, field by field.
 struct ShardedTensor {
   std::string key;
   DType dtype = DType::kFloat32;

@@ -23,7 +23,7 @@ struct StateKey {
 };
 [[nodiscard]] StateKey parse_state_key(const std::string& key);
 
-/// Whether a weight has a row per token, so that its rows may be padded to another number.
+/// True if a weight has a row per token, so that its rows may be padded to another number.
 [[nodiscard]] bool is_vocabulary_weight(const std::string& name);
 
 /// Tensors that some files hold and that follow from the configuration: tables of RoPE, masks.

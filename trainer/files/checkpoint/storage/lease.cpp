@@ -56,7 +56,7 @@ bool has_ended(const std::string& process) {
   return is_here && name.started != now.started;
 }
 
-/// What a lease says: how often it was renewed, the process, and the same for people.
+/// Content of a lease: the number of its renewals, the process, and the same as text for people.
 struct Content {
   std::string count, process, who;
 };

@@ -95,11 +95,11 @@ class Storage {
       const std::string& path, Durability durability = Durability::kAtClose) = 0;
   /// Everything that was closed before survives a power cut when it returns. Throws OutputError.
   virtual void sync() = 0;
-  /// What a folder contains, sorted by path (bytewise); `recursive`: at every depth. Unfinished
-  /// files (is_unfinished) are not listed. Throws ConfigError when there is no such folder; in S3 a
-  /// folder that holds nothing is empty.
+  /// Lists the content of a folder, sorted by path (bytewise); `recursive`: at every depth.
+  /// Unfinished files (is_unfinished) are not listed. Throws ConfigError when there is no such
+  /// folder; in S3 a folder that holds nothing is empty.
   [[nodiscard]] virtual std::vector<Entry> list(const std::string& directory, bool recursive) = 0;
-  /// Whether a file or folder is there. Throws ConfigError when the place cannot be asked.
+  /// True if the file or folder exists. Throws ConfigError when the storage cannot be accessed.
   [[nodiscard]] virtual bool exists(const std::string& path) = 0;
   /// S3 has no folders: does nothing there.
   virtual void make_directories(const std::string& path) = 0;
@@ -135,7 +135,7 @@ class Storage {
 /// a large save to a slow place is none.
 inline constexpr std::chrono::hours kStorageTimeout{24};
 
-/// Whether `path` names a file that was being written when its writer was killed.
+/// True if `path` names a file that was being written when its writer was killed.
 [[nodiscard]] bool is_unfinished(std::string_view path);
 
 /// Throws ConfigError unless `path` is one that Storage takes; the error contains `where`. Readers

@@ -41,7 +41,7 @@ class RecordTexts {
   [[nodiscard]] Json tools(const Json& record, std::int64_t index) const;
   [[nodiscard]] const ChatTemplate& chat_template(std::int64_t index) const;
   [[nodiscard]] std::string text(const Json& record, const char* column, std::int64_t index) const;
-  /// Of two columns that are texts.
+  /// The texts of two columns.
   [[nodiscard]] AnsweredText pair(const Json& record, const char* prompt, const char* answer,
                                   std::int64_t index) const;
   /// Those of a column, each with a role, none of them an answer that says nothing.

@@ -69,7 +69,7 @@ std::vector<std::size_t> places_of(const AnsweredText& text) {
   return places;
 }
 
-/// Of each answer the tokens [first, end).
+/// Tokens [first, end) of one answer.
 using TokenRange = std::pair<std::size_t, std::size_t>;
 
 /// A chat as a whole; each token with a byte of an answer belongs to it.

@@ -28,7 +28,7 @@ struct QuestionTokens {
   std::optional<std::int32_t> end = {};  ///< of a chat: that token
 };
 
-/// What is left of a record that is longer than the sequence.
+/// Which end of a record is kept when it is longer than the sequence.
 enum class Truncation { kKeepStart, kKeepEnd };
 
 /// Records as tokens. A chat is encoded as a whole, as apply_chat_template does, and each token

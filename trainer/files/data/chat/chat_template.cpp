@@ -56,7 +56,7 @@ ordered_json clock_of_templates() {
   return {nullptr, local.tm_gmtoff};
 }
 
-/// What a template's process answers begins with a line of JSON; null when it does not.
+/// The line of JSON with which the answer of a template's process begins; null: it has none.
 json document_of(const std::string& answer) {
   json document = json::parse(answer.begin(), std::ranges::find(answer, '\n'), nullptr,
                               /*allow_exceptions=*/false);

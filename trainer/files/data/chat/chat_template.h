@@ -46,7 +46,8 @@ class ChatTemplate {
   explicit ChatTemplate(const std::string& tokenizer, std::chrono::milliseconds limit = kLimit);
   ~ChatTemplate();
 
-  /// What the template writes where the assistant is to go on; "" where it does not say.
+  /// The text that the template writes where the assistant's answer begins; "" where it writes
+  /// none.
   struct GenerationPrompt {
     std::string text;
     bool always = false;  ///< at the end of every chat, whether or not it is asked for

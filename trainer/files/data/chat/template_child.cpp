@@ -48,7 +48,8 @@ std::string python_of_this_process() {
   return python;
 }
 
-/// Of the environment that this program was built with: verbs that train nothing load no LibTorch.
+/// Python of the environment in which this program was built: verbs that train nothing load no
+/// LibTorch.
 std::string python_of_build() {
   std::error_code ignored;
   return fs::exists(TRELLIS_BUILD_PYTHON, ignored) ? TRELLIS_BUILD_PYTHON : "";

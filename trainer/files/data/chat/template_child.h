@@ -36,7 +36,7 @@ class TemplateChild {
 
  private:
   void kill();
-  /// Whether `received_` is a whole answer, which is then moved to `answer`.
+  /// Moves the answer in `received_` to `answer` and returns true; false while it is incomplete.
   [[nodiscard]] bool take(std::string& answer);
   pid_t child_ = -1;
   int socket_ = -1;
@@ -49,7 +49,7 @@ class TemplateChild {
 /// there is none.
 [[nodiscard]] std::string find_python();
 
-/// What that Python misses to render templates; "" when it does.
+/// Why find_python()'s interpreter cannot render templates; "" when it can.
 [[nodiscard]] std::string why_no_templates();
 
 }  // namespace trellis::trainer

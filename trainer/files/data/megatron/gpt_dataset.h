@@ -10,7 +10,7 @@
 
 namespace trellis::trainer {
 
-/// What a sample is made into.
+/// How a sample is made from its tokens.
 struct GptSampleOptions {
   std::int64_t sequence_length = 0;
   std::int64_t eod_id = 0;

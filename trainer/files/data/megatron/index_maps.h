@@ -27,7 +27,7 @@ struct SequenceRange {
 [[nodiscard]] std::vector<SequenceRange> split_ranges(const std::vector<double>& weights,
                                                       std::int64_t num_sequences);
 
-/// What index maps are made from.
+/// The input of index maps.
 struct IndexMapRequest {
   SequenceRange sequences;
   std::string split_name = "train";  ///< train, valid, test: part of the file name
@@ -80,7 +80,7 @@ class SampleIndex {
                           const std::string& directory);
 
   [[nodiscard]] std::int64_t num_samples() const { return num_samples_; }
-  /// Of all epochs: places of document().
+  /// Number of document indices in all epochs: positions for document().
   [[nodiscard]] std::int64_t num_documents() const {
     return built_ ? static_cast<std::int64_t>(built_->doc_idx.size()) : doc_idx_->size();
   }

@@ -10,9 +10,9 @@
 
 namespace trellis::trainer {
 
-/// What a token takes in a .bin file; the number is the code in the .idx file (Megatron-LM). Code 6
-/// is float64, 7 has two meanings (float64 in NeMo, float32 in Megatron-Core): neither holds
-/// tokens, both are refused.
+/// Type of a token in a .bin file; the number is the code in the .idx file (Megatron-LM). Code 6 is
+/// float64, 7 has two meanings (float64 in NeMo, float32 in Megatron-Core): neither holds tokens,
+/// both are refused.
 enum class TokenType : std::uint8_t {
   kUint8 = 1,
   kInt8 = 2,
@@ -48,7 +48,7 @@ class IndexedDataset {
   /// Tokens offset … offset + length − 1 of a sequence, to `out`.
   void read(std::int64_t sequence, std::int64_t offset, std::int64_t length,
             std::int64_t* out) const;
-  /// What was read need not stay in memory.
+  /// Lets the system drop the pages that were read from memory.
   void release() const { tokens_.release(); }
 
  private:

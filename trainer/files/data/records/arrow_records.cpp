@@ -80,8 +80,8 @@ std::string why_no_json(const arrow::DataType& type) {
   }
 }
 
-/// What the storage holds; of arrow.json, which datasets 5 writes for objects of several kinds, the
-/// document that it is.
+/// The value in the storage. For arrow.json, which datasets 5 writes for objects of several kinds,
+/// it is the parsed document.
 ordered_json extension_at(const arrow::Array& array, std::int64_t row) {
   const auto& extension = static_cast<const arrow::ExtensionArray&>(array);
   ordered_json stored = value_at(*extension.storage(), row);

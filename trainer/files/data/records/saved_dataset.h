@@ -6,8 +6,8 @@
 
 namespace trellis::trainer {
 
-/// Whether datasets' save_to_disk wrote the folder, or a dictionary of data sets there: state.json
-/// with _data_files, or dataset_dict.json.
+/// True if save_to_disk of `datasets` wrote the folder, for one data set or a dictionary of them:
+/// it has state.json with _data_files, or dataset_dict.json.
 [[nodiscard]] bool is_saved_dataset(const std::filesystem::path& folder);
 
 /// The files that state.json names, in order: others, such as the cache-*.arrow of map(), filter()

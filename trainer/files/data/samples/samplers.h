@@ -7,8 +7,8 @@
 
 namespace trellis::trainer {
 
-/// What every sampler must know. Throws ConfigError: no samples, sizes that are not positive, a
-/// global batch that micro-batches and data-parallel ranks do not divide.
+/// Sizes that every sampler needs. check() throws ConfigError: no samples, sizes that are not
+/// positive, a global batch that micro-batches and data-parallel ranks do not divide.
 struct SamplerShape {
   std::int64_t total_samples = 0;
   std::int64_t micro_batch_size = 1;
@@ -45,7 +45,7 @@ class EpochOrders {
  public:
   using Order = std::shared_ptr<const std::vector<std::int64_t>>;
   explicit EpochOrders(std::uint64_t seed) : seed_(seed) {}
-  /// Of `count` samples, as many in every epoch.
+  /// The order of `count` samples in an epoch. `count` is the same in every epoch.
   [[nodiscard]] Order of(std::int64_t epoch, std::int64_t count) const;
 
  private:

@@ -66,7 +66,7 @@ class BpeModel : public WordModel {
   void split(std::string_view word);
   void split_characters(std::string_view word);
   void split_with_affixes(std::string_view word);
-  /// Of a symbol that the vocabulary does not have: bytes, or the unknown token.
+  /// Adds a symbol that the vocabulary does not have: as its bytes, or as the unknown token.
   void add_unknown(std::string_view symbol, bool& unknown_before);
   void merge_few();
   void merge_many();

@@ -5,8 +5,8 @@
 
 namespace trellis::trainer {
 
-/// What is wrong with the character maps of a SentencePiece model; "" when nothing is. The library
-/// trusts them: it follows their places in memory without asking whether they exist.
+/// The problem with the character maps of a SentencePiece model; "" when there is none. The library
+/// trusts the maps: it follows their offsets in memory without a check that they are valid.
 [[nodiscard]] std::string problem_of_character_maps(std::string_view model);
 
 }  // namespace trellis::trainer

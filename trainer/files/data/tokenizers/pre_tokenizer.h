@@ -64,7 +64,7 @@ class PreTokenizer {
     std::deque<std::string> texts;
     std::deque<std::vector<std::uint32_t>> origins;
   };
-  /// What a step writes to: pieces in order, and what it changed.
+  /// Output of a step: pieces in order, and the texts that it changed.
   struct Output {
     std::vector<Piece> pieces;
     Changed* changed;

@@ -45,9 +45,9 @@ class Tokenizer {
   [[nodiscard]] virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
   /// A token that means something else than text, such as the end of a turn.
   [[nodiscard]] virtual bool is_special(std::int32_t) const { return false; }
-  /// What its own post-processor adds; nothing where it has none.
+  /// Ids that the tokenizer's own post-processor adds; empty when it has none.
   [[nodiscard]] virtual SpecialAffixes affixes() const { return {}; }
-  /// What its user should know: lines on how its files were understood.
+  /// Notes for the user: lines on how the tokenizer's files were understood.
   [[nodiscard]] virtual std::vector<std::string> notes() const { return {}; }
 };
 

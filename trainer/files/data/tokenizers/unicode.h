@@ -9,14 +9,14 @@
 
 namespace trellis::trainer {
 
-/// What the regular expressions of pre-tokenizers ask of a character: \p{L}, \p{N}, \s
+/// Class of a character in the regular expressions of pre-tokenizers: \p{L}, \p{N}, \s
 /// (White_Space), or none of them.
 enum class CharClass : std::uint8_t { kOther, kLetter, kNumber, kSpace };
 
 /// The class of any character, by the reference's tables: 1.1 MB, made at the first call.
 [[nodiscard]] const CharClass* char_classes();
 
-/// Whether a character is in one of the reference's sets, which are made at the first call.
+/// True if a character is in one of the reference's sets. The sets are made at the first call.
 [[nodiscard]] bool is_in(CharSet set, std::uint32_t code);
 /// The lower case of a character that has one of one character; else itself.
 [[nodiscard]] std::uint32_t lower_case_of(std::uint32_t code);

@@ -20,7 +20,7 @@ enum class UnicodeForm : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 [[nodiscard]] std::string stripped(std::string_view text, bool left, bool right);
 /// BERT's cleaning: no control characters, one kind of space.
 [[nodiscard]] std::string cleaned(std::string_view text);
-/// What SentencePiece's rule "nmt" does: no control characters, one kind of space.
+/// Applies SentencePiece's rule "nmt": removes control characters and unifies spaces.
 [[nodiscard]] std::string nmt_cleaned(std::string_view text);
 /// A space around each Chinese character.
 [[nodiscard]] std::string spaced_chinese(std::string_view text);

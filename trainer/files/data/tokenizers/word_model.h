@@ -19,7 +19,8 @@ class WordModel {
   /// A token as the vocabulary writes it; empty for an id that is not used.
   [[nodiscard]] virtual const std::string& token(std::int32_t id) const = 0;
   [[nodiscard]] virtual std::optional<std::int32_t> id_of(const std::string& token) const = 0;
-  /// What of a word the token is; empty for one that represents what the vocabulary does not have.
+  /// The part of a word that the token represents; empty for a token that represents something
+  /// outside the vocabulary.
   [[nodiscard]] virtual std::string text_in_word(std::int32_t id) const { return token(id); }
   /// A text may be cut before each such mark, except between marks, without changing its tokens.
   [[nodiscard]] virtual bool can_cut_before(std::string_view) const { return false; }

@@ -43,7 +43,8 @@ class WordPiece : public WordModel {
   }
 
  private:
-  /// Whether it comes out; its tokens in pieces_.
+  /// Cuts the word into pieces_. Returns false if it has too many characters, or pieces that the
+  /// vocabulary does not have.
   bool cut(std::string_view word) {
     std::vector<std::size_t> ends;
     for (std::size_t i = 0; i < word.size();) {

@@ -58,7 +58,7 @@ std::vector<TensorEntry> origins(const TensorSource& source, const ExportOptions
   return from;
 }
 
-/// Whether two tensors hold the same bytes.
+/// True if two tensors hold the same bytes.
 bool are_equal(const TensorSource& source, const TensorEntry& a, const TensorEntry& b) {
   if (a.dtype != b.dtype || a.shape != b.shape) return false;
   bool equal = true;

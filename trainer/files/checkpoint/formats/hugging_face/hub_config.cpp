@@ -96,7 +96,7 @@ void read_llama(Fields& fields, HubConfig& config) {
   config.tied_embeddings = fields.boolean("tie_word_embeddings", false);
 }
 
-/// What no family of the hub can say.
+/// Checks for settings that no family of the hub can express.
 void check_gpt2(const trainer::ModelSection& model, Problems& problems) {
   const auto require = [&](bool holds, const char* key, const char* expected) {
     if (!holds)
@@ -157,7 +157,8 @@ ordered_json rope_parameters(const trainer::ModelSection& model) {
   return rope;
 }
 
-/// What a Megatron model, a mixture of experts too, may have and the families here do not.
+/// Checks for settings that a Megatron model, also a mixture of experts, may have and that the
+/// families here do not.
 void check_llama(const trainer::ModelSection& model) {
   Problems problems;
   const auto require = [&](bool holds, const char* key, const char* expected) {

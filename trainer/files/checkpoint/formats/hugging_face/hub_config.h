@@ -12,7 +12,7 @@
 
 namespace trellis::checkpoint::hugging_face {
 
-/// What of a config.json decides the names and shapes of weights.
+/// The part of a config.json that decides the names and shapes of weights.
 struct HubConfig {
   std::string model_type;  ///< that of a ModelFamily, or gpt2
   std::int64_t layers = 0, hidden = 0, ffn = 0;
@@ -41,7 +41,8 @@ struct TokenIds {
 /// The config.json with them; null where there is none.
 [[nodiscard]] std::string with_token_ids(const std::string& config_text, const TokenIds& ids);
 
-/// What transformers writes next to a config.json that says nothing of generation.
+/// Text of the generation_config.json that transformers writes next to a config.json without keys
+/// of generation.
 [[nodiscard]] std::string generation_config_text(const std::string& config_text);
 
 }  // namespace trellis::checkpoint::hugging_face

@@ -44,7 +44,7 @@ class HubFolder {
   void read(const Tensor& tensor, const Box& box, std::span<std::byte> into) const;
   [[nodiscard]] const std::string& address() const { return address_; }
   [[nodiscard]] const Place& place() const { return place_; }
-  /// Of a file, for error texts.
+  /// Address of a file, for error texts.
   [[nodiscard]] std::string address_of(const std::string& file) const;
 
  private:
@@ -64,7 +64,7 @@ class HubFolder {
   mutable std::atomic<bool> is_read_ = false;  ///< of a file without checksums
 };
 
-/// Whether the folder looks like one of Hugging Face: a config.json next to one of the files of
+/// True if the folder looks like one of Hugging Face: it has a config.json and one of the files of
 /// weights.
 [[nodiscard]] bool is_hub_folder(const Place& place);
 

@@ -13,8 +13,8 @@ namespace trellis::checkpoint::hugging_face {
 [[nodiscard]] trainer::ModelSection hub_model(const HubConfig& config, const std::string& text,
                                               const std::string& where);
 
-/// What a config.json calls a property: "rms_norm_eps" for "model.layernorm_epsilon"; "": as here,
-/// or it has no name there.
+/// The name of a property in a config.json: "rms_norm_eps" for "model.layernorm_epsilon"; "": the
+/// same name as here, or no name there.
 [[nodiscard]] std::string hub_name(const HubConfig& config, const std::string& property);
 
 }  // namespace trellis::checkpoint::hugging_face

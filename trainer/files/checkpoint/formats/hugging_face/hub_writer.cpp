@@ -99,7 +99,7 @@ std::vector<std::pair<std::string, TensorMeta>> contents_of(const ExportPlan& pl
   return contents;
 }
 
-/// Whether an interrupted export wrote the file; files appear complete or not at all.
+/// True if an interrupted export wrote the file. Files appear complete or not at all.
 bool is_written(const Place& out, const ExportPlan& plan, const ExportShard& shard) {
   if (!out.has(shard.file)) return false;
   const SafetensorsReader reader(out.storage->open(join_path(out.path, shard.file)));
@@ -111,7 +111,7 @@ bool is_written(const Place& out, const ExportPlan& plan, const ExportShard& sha
          });
 }
 
-/// Of the plan and what it reads: an export with another one is another export.
+/// Hash of the plan and of the source's address. An export with another hash is another export.
 std::string identity_of(const TensorSource& source, const ExportPlan& plan) {
   const std::string text = source.address() + "\n" + plan.to_string();
   ContentHasher hasher;

@@ -35,7 +35,7 @@ struct ExportShard {
   bool operator==(const ExportShard&) const = default;
 };
 
-/// What an export writes. Data: it prints and compares.
+/// Files and tensors that an export writes. Data: it prints and compares.
 struct ExportPlan {
   WeightMap map;
   std::vector<DType> dtypes;      ///< of the hub's tensors

@@ -25,8 +25,8 @@ struct MapPiece {
   bool operator==(const MapPiece&) const = default;
 };
 
-/// What a piece and a box of one of its tensors have in common, in both; their shapes have a 0
-/// where they do not meet.
+/// The common part of a piece and a box of one of its tensors, as a box of both tensors; the shapes
+/// contain a 0 where the two do not overlap.
 struct PiecePart {
   Box hub, native;
 };

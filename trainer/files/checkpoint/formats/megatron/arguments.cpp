@@ -118,7 +118,7 @@ void take_scaling(const Arguments& args, ModelSection& model) {
   if (!args.has("use_rope_scaling") && !args.has("rotary_seq_len_interpolation_factor")) return;
   model.rope_scaling = {};
   if (args.is_true("use_rope_scaling")) {
-    // Of Llama 3.1: Megatron-core's constants, except for the factor.
+    // Scaling of Llama 3.1: Megatron-core's constants, except for the factor.
     model.rope_scaling = {"llama3", args.number("rope_scaling_factor").value_or(8.0), 1, 4, 8192};
   } else if (const auto factor = args.number("rotary_seq_len_interpolation_factor")) {
     model.rope_scaling = {.type = "linear", .factor = *factor};
@@ -263,7 +263,8 @@ void add_fixed(const Arguments& args, SavedModel& saved) {
   }
 }
 
-/// What Megatron-LM always keeps; other writers of such folders may leave it out.
+/// Properties whose arguments Megatron-LM always keeps. Other writers of such folders may leave
+/// them out.
 struct ArgumentName {
   const char *key, *argument;
 };

@@ -11,7 +11,7 @@ namespace {
 
 Shape without_rows(const Shape& shape) { return {shape.begin() + 1, shape.end()}; }
 
-/// Whether the rows of `b` follow those of `a`, in the same columns.
+/// True if the rows of `b` follow those of `a`, in the same columns.
 bool follows(const Box& a, const Box& b) {
   return a.offset[0] + a.shape[0] == b.offset[0] &&
          without_rows(a.offset) == without_rows(b.offset) &&

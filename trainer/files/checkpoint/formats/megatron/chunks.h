@@ -37,8 +37,8 @@ class ChunkMap {
   ChunkMap(const ShapeOf& shapes, const AttentionSizes& attention, const LayerAxis& axis,
            const std::string& where);
 
-  /// Of parts of one state ("": the weights). Throws ConfigError for a state whose shape is not
-  /// that of its weight: Megatron-core has no place for it.
+  /// Chunks for parts of one state ("": the weights). Throws ConfigError for a state whose shape is
+  /// not that of its weight: Megatron-core has no place for it.
   [[nodiscard]] std::vector<Chunk> chunks_of(const std::string& state,
                                              const std::vector<LocalPart>& parts) const;
 

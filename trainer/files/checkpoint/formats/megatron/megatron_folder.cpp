@@ -65,7 +65,7 @@ std::int64_t rows_of(const ShapeOf& shapes, const std::string& end, std::size_t 
   return 0;
 }
 
-/// What Megatron-LM compares with its own arguments when it goes on.
+/// Arguments that Megatron-LM compares with its own when a training continues.
 Value arguments_of(const Weights& weights, const AttentionSizes& attention,
                    const trainer::ModelSection* model) {
   const ShapeOf& shapes = weights.shapes;

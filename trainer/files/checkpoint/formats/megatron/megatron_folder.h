@@ -12,9 +12,9 @@ namespace trellis::checkpoint::megatron {
 /// `metadata` has all weights; their objects go to `file`.
 void add_extra_states(DcpMetadata& metadata, DcpFileWriter& file);
 
-/// What a folder has in addition to its data files: common.pt with the sizes of the model, which
-/// Megatron-LM compares with its arguments, and the iteration; `.metadata`; and, last,
-/// metadata.json. `model`: null: the arguments say what follows from the weights alone. Throws
+/// Writes what a folder has in addition to its data files: common.pt with the sizes of the model,
+/// which Megatron-LM compares with its arguments, and the iteration; `.metadata`; and, last,
+/// metadata.json. `model`: null: the arguments state what follows from the weights alone. Throws
 /// Error when chunks do not cover each tensor once.
 void finish_folder(const Place& place, const DcpMetadata& metadata, const AttentionSizes& attention,
                    const SavedPoint& point, const trainer::ModelSection* model);

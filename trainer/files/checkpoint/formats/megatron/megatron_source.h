@@ -22,7 +22,7 @@ inline constexpr const char* kTrackerFile = "latest_checkpointed_iteration.txt";
 /// "iter_0000005"
 [[nodiscard]] std::string iteration_folder(std::int64_t step);
 
-/// Whether a folder of this format, or of one that it replaced (zarr, mp_rank_00, .nemo), is there.
+/// True if there is a folder of this format, or of one that it replaced (zarr, mp_rank_00, .nemo).
 [[nodiscard]] bool is_at(const Place& place);
 
 /// Weights under the native names, and optimizer states of the reshardable form, "optimizer.state.

@@ -77,7 +77,7 @@ const Family& gpt() {
 }
 constexpr const char* kQkv = "self_attention.linear_qkv";
 constexpr const char* kFc1 = "mlp.linear_fc1";
-/// Of a Megatron model without groups: the rows of linear_qkv as they are.
+/// Native name in a Megatron model without groups, which has the rows of linear_qkv unchanged.
 constexpr const char* kFusedQkv = "self_attention.query_key_value";
 
 /// Norms of Megatron-core have their names' end with an underscore: layer_norm_weight.

@@ -8,7 +8,7 @@
 
 #include "trainer/files/checkpoint/sharding/sharded_tensor.h"
 
-/// What Megatron-core calls the weights of a decoder, and how it lays them out.
+/// Megatron-core's names and shapes of a decoder's weights.
 namespace trellis::checkpoint::megatron {
 
 /// Rows (indices of dimension 0) of a tensor of Megatron that are rows of a native one.

@@ -18,7 +18,7 @@ inline constexpr const char* kChecksumsFile = "trellis_manifest.json";
 /// not what was hashed, or was not there.
 [[nodiscard]] Place with_checksums(Place place);
 
-/// What is wrong with a file; "": nothing.
+/// The problem with a file that differs from `expected`; "": none.
 [[nodiscard]] std::string damage_of(Storage& storage, const std::string& path,
                                     const StoredFile& expected);
 

@@ -31,7 +31,7 @@ inline constexpr const char* kStatesFolder = "optim/";
 /// with an ep_rank where there is expert parallelism.
 [[nodiscard]] std::string optimizer_file(int dp_rank, int tp_rank, int pp_rank,
                                          std::optional<int> ep_rank = {});
-/// Of xser: the file of one tensor of `file`, and what describes all of them.
+/// With xser: the file of one tensor of `file`, and the file that describes all of them.
 [[nodiscard]] std::string xser_tensor_file(const std::string& file, std::int64_t tensor);
 [[nodiscard]] std::string xser_info_file(const std::string& file);
 

@@ -49,7 +49,7 @@ bool lies_in(const Box& box, const Shape& shape) {
   return true;
 }
 
-/// Of the text that the same content always has.
+/// Hash of the content's text; equal content always has the same text.
 std::string hash_of(const std::string& content) {
   ContentHasher hasher;
   hasher.bytes(content.data(), content.size());

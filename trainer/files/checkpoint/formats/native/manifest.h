@@ -36,7 +36,7 @@ struct StoredTensor {
   DType dtype = DType::kFloat32;
   Shape shape;
   std::vector<StoredPart> parts;  ///< those of which it is the main replica
-  /// Of DCP: the bytes of `file` that are a torch file; without a length all of them are.
+  /// With DCP: the bytes of `file` that are a torch file. An entry_length of 0: all bytes are.
   std::int64_t entry_offset = 0, entry_length = 0;
   [[nodiscard]] std::int64_t bytes() const { return elements_of(shape) * element_bytes(dtype); }
   [[nodiscard]] std::string id() const;  ///< "optim/….pt:base_state/3/exp_avg"; of DCP with offset
@@ -60,8 +60,8 @@ struct FileRange {
 [[nodiscard]] StoredFile hash_file(const ReadableFile& file,
                                    std::span<const FileRange> ranges = {});
 
-/// What a checkpoint is, in one file that is written after all others but `done`: enough to load it
-/// in every layout, to check every byte, and to rank it among others.
+/// Description of a checkpoint in one file, written after all others but `done`: enough to load it
+/// in every layout, to check every byte, and to compare it with other checkpoints.
 struct Manifest {
   std::int64_t step = 0, consumed_samples = 0;
   std::int64_t sequence = 0;  ///< 1, 2, … in the order in which the folder's checkpoints were saved
@@ -84,8 +84,8 @@ struct Manifest {
 [[nodiscard]] std::string problem_of_mark(Storage& storage, const std::string& tag,
                                           const char* mark);
 
-/// Of the complete checkpoint `tag`. Throws ConfigError: no checkpoint there, an incomplete one, a
-/// damaged manifest.
+/// Reads the manifest of the complete checkpoint `tag`. Throws ConfigError: no checkpoint there, an
+/// incomplete one, a damaged manifest.
 [[nodiscard]] Manifest read_manifest(Storage& storage, const std::string& tag);
 
 }  // namespace trellis::checkpoint::native

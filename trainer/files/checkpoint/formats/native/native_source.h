@@ -40,9 +40,9 @@ class NativeSource final : public TensorSource {
   }
 
   [[nodiscard]] const Manifest& manifest() const { return manifest_; }
-  /// Whether a training of this program saved it.
+  /// True if a training of this program saved the checkpoint.
   [[nodiscard]] bool is_ours() const { return !manifest_.files.empty(); }
-  /// What else training needs. REQUIRES: is_ours().
+  /// State of the training in addition to its tensors (user_content.pt). REQUIRES: is_ours().
   [[nodiscard]] Value user_content() const;
 
  private:

@@ -8,7 +8,7 @@
 
 namespace trellis::checkpoint::native {
 
-/// What is below `key`, of a dict or by its place in a list; null: nothing.
+/// The value at `key` of a dict, or at the index `key` of a list; null: there is none.
 [[nodiscard]] const Value* value_below(const Value& value, const PathKey& key);
 
 /// Number of the tensor in its file. Throws ConfigError, with the checkpoint's `address`, when the

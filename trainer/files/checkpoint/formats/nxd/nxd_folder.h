@@ -22,7 +22,7 @@ struct NxdRank {
   int tp = 0, pp = 0, ep = 0, dp = 0;
 };
 
-/// What is where. Paths are relative to the folder.
+/// Kind and sizes of a folder, and where its files are. Paths are relative to the folder.
 ///
 ///   kNxd     model/dp_rank_00_tp_rank_TT_pp_rank_PP.pt, optim/dp_rank_DD_… (NxDT too); with EP
 ///            model/dp_rank_00_ep_rank_EE_tp_rank_…, and optim/ alike without ZeRO-1
@@ -56,7 +56,7 @@ struct NxdFolder {
 /// None: the folder is none of them, or has our manifest. Throws ConfigError with every file that
 /// is missing.
 [[nodiscard]] std::optional<NxdFolder> find_nxd_folder(const Place& place);
-/// Whether it looks like one.
+/// True if the place looks like a folder of NxD, NxDT or NNM.
 [[nodiscard]] bool is_nxd_folder(const Place& place);
 
 /// Classes that files of these programs name next to tensors. They stay names: nothing is imported.

@@ -35,7 +35,7 @@ void take_content(const Value& content, NxdTraining& training) {
   }
 }
 
-/// Of the optimizer's dict: "step" of the first parameter that has one.
+/// Steps that the optimizer's dict counted: "step" of the first parameter that has one.
 std::int64_t counted_steps(const TorchFileReader& file, const Value& dict) {
   for (const char* states : {"base_state", "state"}) {
     const Value* parameters = dict.find(states);

@@ -8,7 +8,7 @@
 
 namespace trellis::checkpoint::nxd {
 
-/// What a folder says of its training, in addition to tensors.
+/// State of the training that a folder records in addition to tensors.
 struct NxdTraining {
   SavedPoint point;
   std::optional<Value> scheduler = {};  ///< torch's state of the one learning rate schedule
