@@ -17,7 +17,7 @@ class EarlyStopping {
   std::optional<std::string> update(double value);
   [[nodiscard]] const std::string& monitor() const { return section_.monitor; }
   [[nodiscard]] std::optional<double> best() const { return best_; }
-  /// What a checkpoint has to keep.
+  /// State that a checkpoint keeps.
   struct State {
     std::optional<double> best;
     int waited = 0;  ///< values since the best one

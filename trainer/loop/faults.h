@@ -33,15 +33,16 @@ class FaultPlan {
   /// not have (`last_step` 0: any step).
   FaultPlan(const std::vector<std::string>& texts, int world_size, std::int64_t last_step);
 
-  /// Of each rank, when it begins `step`. May not return. Throws Error (kDoesNotFit).
+  /// Called by each rank when it begins `step`. May not return. Throws Error (kDoesNotFit).
   void before_step(int rank, std::int64_t step) const;
-  /// Whether after_update() of `step` changes a weight.
+  /// True if after_update() of `step` changes a weight.
   [[nodiscard]] bool flips_in(std::int64_t step) const;
-  /// Of each rank, after the update of `step`. Throws ConfigError when the rank has no such weight.
+  /// Called by each rank after the update of `step`. Throws ConfigError when the rank has no such
+  /// weight.
   void after_update(int rank, std::int64_t step, ParameterList& parameters) const;
-  /// Whether it has a step whose disk is full.
+  /// True if the plan has a step in which the disk is full.
   [[nodiscard]] bool fills_disk() const;
-  /// Whether a rank of this process is in a step whose disk is full.
+  /// True if a rank of this process is in a step in which the disk is full.
   [[nodiscard]] bool is_disk_full() const;
 
  private:

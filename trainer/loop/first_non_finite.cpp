@@ -37,7 +37,7 @@ double smallest_of_all_ranks(double value, const ModuleContext& context) {
   return -negative.item<double>();
 }
 
-/// Of ranks that offer the same, the lowest has it.
+/// True on the rank with the smallest order; among equal ones on the lowest rank.
 bool is_first(double order, const ModuleContext& context) {
   const double smallest = smallest_of_all_ranks(order, context);
   const double rank = context.parallel->global_rank();

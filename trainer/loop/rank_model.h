@@ -8,7 +8,7 @@
 #include "trainer/pipeline/comm.h"
 #include "trainer/pipeline/stage.h"
 
-/// What a rank builds of a configuration's model: for its training, and for those that need the
+/// Builds a rank's part of a configuration's model: for training, and for callers that need the
 /// shapes of all ranks and no values.
 namespace trellis::trainer {
 
@@ -25,7 +25,8 @@ struct ModelPlace {
 [[nodiscard]] std::vector<std::unique_ptr<PipelineStage>> build_stages(
     const RunConfig& config, const ModuleContext& context);
 
-/// What crosses the border between two stages for a micro-batch of data.micro_batch_size.
+/// The tensor that crosses the border between two stages for a micro-batch of
+/// data.micro_batch_size.
 [[nodiscard]] BorderTensor stage_border(const RunConfig& config, const ModuleContext& context);
 
 /// Context-parallel ranks read the same samples; each takes its part of their sequences. Labels and

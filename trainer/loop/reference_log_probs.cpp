@@ -27,7 +27,7 @@ using nlohmann::json;
 constexpr const char* kSchema = "trellis.reference_log_probs/1";
 constexpr Split kSplits[] = {Split::kTrain, Split::kValidation, Split::kTest};
 constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
-/// Of a log-probability that another layout or type gives.
+/// Relative tolerance of a log-probability that another layout or type gives.
 constexpr double kSameWeights = 2e-2;
 
 /// Tokens and labels of both sequences of pair `row`.

@@ -22,7 +22,7 @@ struct ModuleContext;
 /// kept in a file with a content hash of each pair. Every rank has all of them.
 class ReferenceLogProbs {
  public:
-  /// What they are computed with, on each rank.
+  /// The model and data from which each rank computes the log-probabilities.
   struct Run {
     NxDPPModel& model;
     const ModuleContext& context;

@@ -43,7 +43,7 @@ at::Tensor hashes_of(const Weights& weights, int rank) {
   return hashes;
 }
 
-/// What each member of a group sent.
+/// The rows that the members of a group sent.
 class Gathered {
  public:
   Gathered(const at::Tensor& hashes, int members) : hashes_(hashes), members_(members) {}

@@ -10,9 +10,9 @@ class RankContext;
 
 namespace trellis::trainer {
 
-/// Of the first rank of each process, when all ranks have ended the step: what the routers of all
-/// processes did in it. The whole is rank 0's; the others get nothing. Waits for the other
-/// processes. `ledger`: of this process.
+/// Returns the routing of all processes in a step on rank 0, and nothing on the others. Called by
+/// the first rank of each process, when all ranks have ended the step. Waits for the other
+/// processes. `ledger`: that of this process.
 [[nodiscard]] RoutedTokens take_of_all_processes(RoutingLedger& ledger, runtime::RankContext& rank,
                                                  std::int64_t step);
 

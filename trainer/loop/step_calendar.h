@@ -21,9 +21,9 @@ class StepCalendar {
   [[nodiscard]] std::int64_t least_step() const { return least_step_; }
   [[nodiscard]] bool ends_by_epochs() const { return ends_by_epochs_; }
   [[nodiscard]] std::int64_t batches_per_epoch() const { return batches_per_epoch_; }
-  /// Whether validation follows step `step`.
+  /// True if validation follows step `step`.
   [[nodiscard]] bool validates_after(std::int64_t step) const;
-  /// Whether it follows any step of the run.
+  /// True if validation follows any step of the run.
   [[nodiscard]] bool ever_validates() const;
 
  private:

@@ -9,7 +9,7 @@
 
 namespace trellis::trainer {
 
-/// What a step produced on a rank; loss and grad_norm are the same on all ranks.
+/// Result of a step on a rank; loss and grad_norm are the same on all ranks.
 struct StepResult {
   std::int64_t step = 0;  ///< from 1
   double loss = 0;        ///< mean over the global batch, nats per token

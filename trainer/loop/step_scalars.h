@@ -8,8 +8,8 @@ namespace trellis::trainer {
 struct RunConfig;
 struct StepResult;
 
-/// What is logged of a step, by NxDT's tags (nxdt-features §8.1): what rank 0 knows of it, without
-/// the simulated numbers.
+/// The scalars of a step that are logged, by NxDT's tags (nxdt-features §8.1): those that rank 0
+/// knows, without the simulated ones.
 [[nodiscard]] std::map<std::string, double> scalars_of(const StepResult& result,
                                                        const RunConfig& config);
 

@@ -25,17 +25,17 @@ class ParallelState;
 class RankLogs;
 class TrainingCheckpoints;
 
-/// What a configuration asks of the ranks.
+/// The parallel sizes that a configuration asks for.
 [[nodiscard]] ParallelSizes parallel_sizes(const RunConfig& config);
 
-/// What `trellis verify` and tests may watch, or change, on each rank of a run.
+/// Hooks by which `trellis verify` and tests watch, or change, each rank of a run.
 struct TrainerHooks {
   std::function<void(ParameterList&)> built;  ///< the model is there; the optimizer is not
   std::function<void(const NeuronZero1Optimizer&)>
       gradients_reduced;  ///< in each step, before they are clipped
 };
 
-/// What a run shares in addition to its data; every part may be null.
+/// Services that the ranks of a run share in addition to its data; each may be null.
 struct TrainerServices {
   RankLogs* logs = nullptr;                    ///< the run's log files
   TrainingCheckpoints* checkpoints = nullptr;  ///< saves and restores; fit() starts with it
