@@ -42,7 +42,7 @@ class AttentionMask {
   at::Tensor window_only_;  ///< table_, as attention takes it
 };
 
-/// What context-parallel ranks share of an attention.
+/// The ring of context-parallel ranks that compute an attention together, and its masks.
 struct RingContext {
   std::shared_ptr<const Ring> ring;  ///< null: each rank has the whole sequence
   std::vector<at::Tensor> masks;     ///< see ring_attention()

@@ -18,7 +18,7 @@ class KvCache {
   /// position 0 on; what only fills up a short one is overwritten by the tokens that follow it.
   void begin(at::Tensor positions);
   [[nodiscard]] const at::Tensor& positions() const { return positions_; }
-  /// Whether this is the first pass, whose tokens attend to each other only.
+  /// True in the first pass, whose tokens attend to each other only.
   [[nodiscard]] bool is_prompt() const { return passes_ == 1; }
   /// Places that this pass attends to: those of the prompts, later `capacity`.
   [[nodiscard]] std::int64_t num_keys() const {
@@ -33,7 +33,7 @@ class KvCache {
   Keys add(int layer, const at::Tensor& key, const at::Tensor& value);
   /// Tokens per row that there is room for.
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
-  /// Of all layers.
+  /// Bytes of the keys and values of all layers.
   [[nodiscard]] std::int64_t num_bytes() const;
 
  private:

@@ -16,7 +16,7 @@ enum class QkvLayout : std::uint8_t {
               ///< with k|v per head
 };
 
-/// What a family of models calls its modules: data, so that one implementation serves each.
+/// Names of the modules of a family of models: data, so that one implementation serves each family.
 struct ModuleNames {
   const char* embedding;           ///< path of the word embedding
   const char* position_embedding;  ///< path of the learned positions; "" for a family without
@@ -35,12 +35,13 @@ struct ModuleNames {
   const char* head;        ///< path
 };
 
-/// Of one attention head.
+/// Size of one attention head.
 [[nodiscard]] inline std::int64_t head_dim(const ModelSection& config) {
   return config.head_dim > 0 ? config.head_dim : config.hidden_size / config.num_attention_heads;
 }
 
-/// Of the residual stream, which crosses the borders between pipeline stages, in a run of `dtype`.
+/// Type of the residual stream, which crosses the borders between pipeline stages, in a run of
+/// `dtype`.
 [[nodiscard]] inline at::ScalarType residual_dtype(const ModelSection& config,
                                                    at::ScalarType dtype) {
   return config.fp32_residual_connection && dtype != at::kDouble ? at::kFloat : dtype;

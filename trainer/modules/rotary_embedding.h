@@ -7,7 +7,7 @@
 
 namespace trellis::trainer {
 
-/// What a rotary embedding rotates and how fast.
+/// Parameters of a rotary embedding: the rotated part of a head, and the angles.
 struct RotarySpec {
   std::int64_t head_dim = 0;
   std::int64_t sequence_length = 0;  ///< positions 0 … sequence_length − 1, of all ranks

@@ -21,7 +21,7 @@ namespace trellis::trainer {
 
 struct RouterRecord;
 
-/// What all layers of a micro-batch share.
+/// Data that all layers share for one micro-batch.
 struct SequenceContext {
   RotaryTables rotary;                   ///< undefined tensors: positions are in the embedding
   at::Tensor allowed;                    ///< AttentionMask::allowed(); not with a ring
@@ -51,7 +51,7 @@ class QkvProjection {
   Partition query_columns_;
 };
 
-/// Of queries or keys, [s, b, heads/TP, d]: none, of each head, or across all heads.
+/// Norm of queries or keys, [s, b, heads/TP, d]: none, over each head, or across all heads.
 using HeadsNorm = std::variant<std::monostate, HeadNorm, ShardedNorm>;
 
 /// Activations are [s, b, h], or [s/TP, b, h] with sequence parallelism.

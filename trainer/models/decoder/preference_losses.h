@@ -12,7 +12,7 @@ namespace trellis::trainer {
 
 inline constexpr std::int64_t kIgnored = -100;  ///< label of a token without a loss
 
-/// What a micro-batch of preference pairs gives.
+/// Loss of a micro-batch of preference pairs.
 struct PreferenceLoss {
   at::Tensor loss;       ///< one number, the mean over the pairs that count
   at::Tensor log_probs;  ///< [2·b] of each sequence's labels, without a gradient

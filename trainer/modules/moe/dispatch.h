@@ -32,10 +32,11 @@ struct DispatchPlan {
 [[nodiscard]] DispatchPlan plan_dispatch(const at::Tensor& experts, std::int64_t num_experts,
                                          std::int64_t capacity);
 
-/// Of `rows`, as many as whole blocks of `block` have; none have none.
+/// `rows` rounded up to whole blocks of `block` rows; 0 for 0.
 [[nodiscard]] std::int64_t rows_of_blocks(std::int64_t rows, std::int64_t block);
-/// Of a plan without a capacity whose experts have `counts` slots: slots up to whole blocks, the
-/// last ones of each expert empty. `experts` as plan_dispatch() had them.
+/// Rounds the slots of each expert up to whole blocks; the last slots of an expert stay empty.
+/// `plan`: without a capacity; its experts have `counts` slots. `experts`: as given to
+/// plan_dispatch().
 [[nodiscard]] DispatchPlan in_blocks(DispatchPlan plan, const at::Tensor& experts,
                                      const std::vector<std::int64_t>& counts, std::int64_t block);
 

@@ -131,13 +131,14 @@ std::vector<std::int64_t> MoeLayer::planned_counts(std::int64_t tokens) const {
   return picks_of_experts(shares_of_layer(moe_, layer_), moe_.num_experts, tokens, moe_.top_k);
 }
 
-/// Of this rank's experts, for the report.
+/// Records the computed rows of this rank's experts, for the report.
 void MoeLayer::note_rows(const std::vector<std::int64_t>& computed, Layer& layer) const {
   layer.computed.assign(static_cast<std::size_t>(moe_.num_experts), 0);
   std::ranges::copy(computed, layer.computed.begin() + ep_.rank * std::ssize(computed));
 }
 
-/// Of this rank's experts, which compute them next: for whoever watches the run.
+/// Announces the tokens of this rank's experts, which compute them next, to tools that watch the
+/// run.
 void MoeLayer::announce(const std::vector<std::int64_t>& tokens) const {
   const auto first = static_cast<std::size_t>(ep_.rank * experts_.count());
   for (std::size_t i = 0; i < tokens.size(); ++i)
@@ -151,7 +152,8 @@ at::Tensor MoeLayer::run_with_capacity(const at::Tensor& tokens, const DispatchP
   return from_slots(run_experts(to_slots(tokens, plan), plan), plan);
 }
 
-/// Of this rank's experts. With data no one on the host knows how many slots are filled.
+/// Rows of this rank's experts; empty with data, when no one on the host knows how many slots are
+/// filled.
 std::vector<std::int64_t> MoeLayer::planned_rows(const DispatchPlan& plan) const {
   if (!shape_only_) return {};
   std::vector<std::int64_t> rows;

@@ -33,8 +33,8 @@ class MoeLayer {
                                    const std::shared_ptr<RouterRecord>& record) const;
 
  private:
-  /// What arrives on a rank without capacities: from each member of the EP group, for each own
-  /// expert.
+  /// Tokens that arrive on a rank without capacities: from each member of the EP group, for each of
+  /// the rank's experts.
   struct Arrivals;
   using Layer = RouterRecord::Layer;
   [[nodiscard]] at::Tensor run(const at::Tensor& input,

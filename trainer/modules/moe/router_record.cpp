@@ -33,7 +33,7 @@ Unpacked unpacked(const at::Tensor& all, at::IntArrayRef sizes) {
   return {all.narrow(0, 0, elements).view(sizes), rest.view(sums_dtype(all.scalar_type()))};
 }
 
-/// Of the softmax, whose value is saved, from the gradient of its mean over tokens.
+/// Derivative of the softmax, whose value is saved, from the gradient of its mean over tokens.
 class AuxiliaryGradient final : public Derivative {
  public:
   AuxiliaryGradient(const at::Tensor& probabilities, RecordPtr record, int ranks)
@@ -70,8 +70,8 @@ class AuxiliaryLossBackward final : public Derivative {
   RecordPtr record_;
 };
 
-/// Of the whole sequences: probabilities are means over their tokens. `weight`: the mean over
-/// their parts, by which each part's loss depends on its probabilities.
+/// Sums over the whole sequences: probabilities are means over their tokens. `weight`: the mean
+/// over their parts, by which each part's loss depends on its probabilities.
 struct WholeSums {
   at::Tensor assigned, probabilities, weight;
 };

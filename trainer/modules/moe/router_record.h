@@ -12,8 +12,8 @@
 
 namespace trellis::trainer {
 
-/// What the routers of a micro-batch did, on one rank and for all layers up to where it is. A layer
-/// that is recomputed writes the same numbers again.
+/// Decisions of the routers of one micro-batch on one rank, for all layers that it has passed so
+/// far. A layer that is recomputed writes the same numbers again.
 ///
 /// The auxiliary loss of a micro-batch is a function of the means over all layers of the model (NxD
 /// and Hugging Face concatenate the routers' logits), so that a stage hands the sums of its layers

@@ -8,7 +8,7 @@
 
 namespace trellis::trainer {
 
-/// What the routers of one layer did in a step, over all ranks. Always: Σ kept = tokens · k −
+/// Picks of the routers of one layer in a step, over all ranks. Invariant: Σ kept = tokens · k −
 /// drops.
 struct LayerLoad {
   std::vector<std::int64_t> assigned;  ///< by expert: picks of the router
@@ -30,7 +30,8 @@ using RoutedTokens = std::map<int, LayerLoad>;
 class RoutingLedger {
  public:
   void add(int layer, const LayerLoad& load);
-  /// What was added since the last call. REQUIRES: no one adds at the same time.
+  /// Returns what was added since the last call and clears it. REQUIRES: no thread adds at the same
+  /// time.
   [[nodiscard]] RoutedTokens take();
 
  private:
