@@ -37,7 +37,7 @@ struct LTModuleArguments {
   bool manual_opt = true;  ///< the only mode that works
 };
 
-/// What a step produced. The loss is there on the ranks that log.
+/// Result of a step. Only the ranks that log have the loss.
 struct LTStep {
   std::int64_t step = 0;  ///< from 1
   std::optional<double> loss, grad_norm;
@@ -60,8 +60,8 @@ class NeuronLTModule {
   [[nodiscard]] NxDOptimizer& optimizer() { return *optimizer_; }
   [[nodiscard]] const NxDOptimizer& optimizer() const { return *optimizer_; }
   [[nodiscard]] const LTModuleArguments& arguments() const { return arguments_; }
-  /// Whether this rank shows progress and writes logs: data and tensor rank 0 of the last stage, or
-  /// of the first with log_rank0.
+  /// True if this rank shows progress and writes logs: it has data and tensor rank 0 in the last
+  /// stage, or in the first stage with log_rank0.
   [[nodiscard]] bool is_logging_rank() const;
 
  private:
@@ -130,7 +130,7 @@ class NeuronTensorBoardLogger {
 /// A batch of one data-parallel rank, on the CPU. `index` counts a rank's batches from 0.
 using BatchSource = std::function<MicroBatch(std::int64_t index, const SamplerArguments& sampler)>;
 
-/// What runs on every rank next to a training: checkpoints (NeuronCheckpointIO::callback).
+/// Functions that every rank calls during a training: checkpoints (NeuronCheckpointIO::callback).
 struct LightningCallback {
   /// Before the first step: the module may go on from where another training was.
   std::function<void(runtime::RankContext& rank, NeuronLTModule& module)> on_fit_start = {};

@@ -19,10 +19,10 @@ class NxDModel;
 /// it. Throws ConfigError with every adapter that is missing or has another shape.
 void load_adapters(runtime::RankContext& rank, NxDModel& model);
 
-/// What save_checkpoint saves of `live`, by save_lora_base and merge_lora.
+/// The part of `live` that save_checkpoint saves, by save_lora_base and merge_lora.
 [[nodiscard]] checkpoint::LiveState saved_with_adapters(const NxDModel& model,
                                                         checkpoint::LiveState live);
-/// Whether a weight of this name is trained with adapters: what an adapter's checkpoint holds.
+/// True if a weight of this name is trained with adapters, so that an adapter's checkpoint has it.
 [[nodiscard]] bool is_trained_key(const LoraSection& lora, const std::string& key);
 /// `lora_config` of the files of weights; None: adapter_config.json has it, or there is no adapter.
 [[nodiscard]] checkpoint::Value lora_config_in_file(const NxDModel* model);

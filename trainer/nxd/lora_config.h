@@ -21,8 +21,8 @@ struct LoraConfig {
   std::vector<std::string> modules_to_save = {};  ///< are trained as a whole
   bool use_rslora = false;
   std::string init_lora_weights = "default";  ///< Kaiming-uniform; or gaussian
-  /// What save_checkpoint saves of the model: the adapters alone; the base's weights too; with
-  /// merge_lora W + scale · B · A in their place.
+  /// Weights that save_checkpoint saves: the adapters alone; with save_lora_base the base's weights
+  /// too; with merge_lora W + scale · B · A in their place.
   bool save_lora_base = false, merge_lora = false;
   /// true: `lora_config` in the files of weights; false: adapter_config.json in the folder around
   /// the checkpoints.

@@ -75,7 +75,8 @@ class NxDModel {
 
   /// Names of all layers of the model, also of those that live on other ranks.
   [[nodiscard]] const std::vector<std::string>& layer_names() const { return layer_names_; }
-  /// Whether a parameter's name begins with that of a layer: of any, and of one that lives here.
+  /// True if a parameter's name begins with that of any layer (knows_layer_of), or of a layer that
+  /// lives on this rank (has_layer_of).
   [[nodiscard]] bool knows_layer_of(const std::string& parameter) const;
   [[nodiscard]] bool has_layer_of(const std::string& parameter) const;
   /// Sees each layer of this rank in every forward pass: see LayerHook.

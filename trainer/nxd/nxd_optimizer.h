@@ -22,8 +22,8 @@ class NxDOptimizer {
   NxDOptimizer(const NxDConfig& config, NxDModel& model, const OptimSection& optim);
 
   void step();
-  /// Of the last step, before clipping; none before the first step and when grad_clipping is off.
-  /// Waits for the device.
+  /// Norm of the last step's gradients before clipping; none before the first step and when
+  /// grad_clipping is off. Waits for the device.
   [[nodiscard]] std::optional<double> grad_norm() const;
   /// Gradients are moved into accumulation buffers that each step begins again: nothing is left to
   /// clear.

@@ -11,7 +11,7 @@
 #include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/nxd/nxd_model.h"
 
-/// What a rank of a user's model has in a checkpoint.
+/// The part of a checkpoint that belongs to one rank of a user's model.
 namespace trellis::trainer {
 
 /// Weights and buffers, and states of the optimizer unless it is null.
@@ -19,7 +19,7 @@ namespace trellis::trainer {
                                                   const NeuronZero1Optimizer* optimizer);
 [[nodiscard]] checkpoint::native::FilePlace file_place(const ParallelState& parallel, int rank,
                                                        bool zero1);
-/// Of the manifest.
+/// Parallel sizes for the manifest of a checkpoint.
 [[nodiscard]] std::map<std::string, std::int64_t> layout_numbers(const ParallelState& parallel,
                                                                  const NxDModel* model);
 

@@ -17,7 +17,7 @@ namespace trellis::trainer {
 [[nodiscard]] std::vector<LayerRange> partition_model(const SequentialModel& model,
                                                       const NxDConfig& config);
 
-/// Whether each layer is recomputed in backward, by activation_checkpoint_config. Throws
+/// For each layer, true if backward recomputes it, by activation_checkpoint_config. Throws
 /// ConfigError when "full" finds no transformer layer or the list of classes is empty; logs classes
 /// that no layer has.
 [[nodiscard]] std::vector<bool> recomputed_layers(const SequentialModel& model,

@@ -29,8 +29,9 @@ class NeuronCheckpointIO {
   /// No error when there is none.
   void remove_checkpoint(runtime::RankContext& rank, const std::string& path) const;
 
-  /// Of LightningTrainer: "<dirpath>/step_N.ckpt" after every so many steps. `ckpt_path`: the
-  /// training goes on from this one, "": from its beginning. Throws ConfigError below 1 step.
+  /// A callback for LightningTrainer that saves "<dirpath>/step_N.ckpt" after every
+  /// `every_n_train_steps` steps. `ckpt_path`: the checkpoint from which the training continues;
+  /// "": it starts from the beginning. Throws ConfigError below 1 step.
   [[nodiscard]] LightningCallback callback(const std::string& dirpath,
                                            std::int64_t every_n_train_steps,
                                            const std::string& ckpt_path = {}) const;

@@ -89,7 +89,7 @@ std::string tag_of(const SaveCheckpointArguments& arguments) {
                                : arguments.tag;
 }
 
-/// What is saved of `live`: masters as the configuration says.
+/// The part of `live` that is saved: masters only if the configuration asks for them.
 LiveState saved_part(LiveState live, const NxDConfig& config) {
   if (!*config.mixed_precision_config.use_master_weights_in_ckpt)
     std::erase_if(live.optimizer, [](const LiveTensor& tensor) {

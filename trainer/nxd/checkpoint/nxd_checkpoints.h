@@ -81,8 +81,8 @@ struct LoadedCheckpoint {
 ///     });
 class NxDCheckpoints {
  public:
-  /// What interrupted saves left in the folder is removed. Throws ConfigError for an address that
-  /// cannot be understood. `link`: the other processes; null: there are none.
+  /// Removes what interrupted saves left in the folder. Throws ConfigError for an address that
+  /// cannot be parsed. `link`: the other processes; null: there are none.
   NxDCheckpoints(const std::string& checkpoint_dir, int world_size,
                  runtime::ProcessLink* link = nullptr);
 
@@ -92,7 +92,7 @@ class NxDCheckpoints {
   /// Throws ConfigError: no complete checkpoint, or what is missing in it.
   LoadedCheckpoint load_checkpoint(runtime::RankContext& rank,
                                    const LoadCheckpointArguments& arguments);
-  /// Whether there is a complete one.
+  /// True if there is a complete checkpoint.
   [[nodiscard]] bool has_checkpoint(runtime::RankContext& rank);
   /// Until nothing is under way. Throws OutputError when the last save could not be written.
   void finalize_checkpoint(runtime::RankContext& rank);
@@ -105,7 +105,7 @@ class NxDCheckpoints {
   void save(runtime::RankContext& rank, const SaveCheckpointArguments& arguments);
   LoadedCheckpoint load(runtime::RankContext& rank, const LoadCheckpointArguments& arguments);
   void throw_failure(runtime::RankContext& rank);
-  /// Of this process, said by its first rank.
+  /// Runs `body` on the first rank of this process, between two barriers of its ranks.
   void once(runtime::RankContext& rank, const std::function<void()>& body);
   void load_model(runtime::RankContext& rank, const LoadCheckpointArguments& arguments,
                   LoadedCheckpoint& loaded);
