@@ -15,7 +15,7 @@ namespace {
 
 enum Number { kBeta2, kOneMinusBeta2, kRate, kWeightDecay };
 
-/// Of a matrix's second moment only row means R and column means C are kept; a vector keeps all of
+/// A matrix's second moment is kept only as row means R and column means C; a vector keeps all of
 /// v. With b2 = 1 − t^−decay_rate and G = g² + eps[0], each mean over the whole tensor:
 ///
 ///   R ← b2·R + (1−b2)·mean over columns of G;  C the same over rows;  u = g / √(R/mean(R) · C);

@@ -22,7 +22,7 @@ struct BucketCaps {
 /// for a variable that is no number above 0.
 [[nodiscard]] BucketCaps bucket_caps(const RunConfig& config);
 
-/// What the parameters of one bucket have in common.
+/// Properties that all parameters of a bucket share.
 struct BucketKind {
   at::ScalarType dtype = at::kFloat;
   bool weight_decay = false, tensor_model_parallel = false, sequence_parallel_enabled = false,

@@ -20,7 +20,7 @@ namespace {
 
 using Arguments = std::map<std::string, double>;
 
-/// What a formula touches: p and g, its states in order, and the numbers of the step. Formulas
+/// Operands of a formula: p and g, its states in order, and the numbers of the step. Formulas
 /// below: b1, b2 betas, t the step, wd the decay.
 struct Operands {
   at::Tensor& p;

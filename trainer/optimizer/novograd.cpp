@@ -70,7 +70,7 @@ class Novograd final : public UpdateRule {
   }
 
  private:
-  /// Of whole tensors: [slots].
+  /// Squared norms of whole tensors: [slots].
   static at::Tensor squared_norms(const ShardLayout& layout, const at::Tensor& shard) {
     std::vector<at::Tensor> sums;
     for (const ShardSlot& slot : layout.slots) sums.push_back(sum_of_squares(shard, slot));

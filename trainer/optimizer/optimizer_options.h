@@ -42,7 +42,8 @@ struct OptimizerOptions {
 /// Type of sums over TP inside the parallel layers: parallel_layers_reduce_dtype; types fp32 and
 /// fp64 have one type for all.
 [[nodiscard]] at::ScalarType reduce_dtype(const PrecisionSection& precision);
-/// What a configuration asks for. Throws ConfigError for an optimizer section that breaks a rule.
+/// The options of a configuration's optimizer. Throws ConfigError for an optimizer section that
+/// breaks a rule.
 [[nodiscard]] OptimizerOptions optimizer_options(const RunConfig& config);
 
 }  // namespace trellis::trainer

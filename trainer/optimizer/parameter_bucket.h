@@ -48,7 +48,7 @@ class ParameterBucket {
   }  ///< the accumulated gradients, flat
   [[nodiscard]] bool is_padded() const { return layout_.elements * sharding_.size != elements_; }
   [[nodiscard]] bool is_fully_sharded() const { return kind().is_fully_sharded(); }
-  /// Of the gradients and of the optimizer's numbers.
+  /// Type and device of the gradients and of the optimizer's numbers.
   [[nodiscard]] const at::TensorOptions& options() const { return options_; }
   /// The accumulated gradient of one parameter, in its shape; undefined for a parameter of another
   /// bucket.
@@ -56,7 +56,7 @@ class ParameterBucket {
   /// Calls `complete` from backward, once per step, when each parameter got `gradients` of them.
   /// More of them are then an error. Fully sharded: each time when each parameter got as many more.
   void on_complete(int gradients, std::function<void()> complete);
-  /// Whether each parameter got as many gradients in this step as on_complete() expects.
+  /// True if each parameter got as many gradients in this step as on_complete() expects.
   [[nodiscard]] bool has_all_gradients() const;
   /// As many more gradients of each parameter that got one count as arrived, though no one computed
   /// them. REQUIRES: others follow.

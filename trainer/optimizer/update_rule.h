@@ -43,7 +43,7 @@ struct ShardLayout {
   ParallelGroup expert = {};  ///< over which experts' weights have other experts
 };
 
-/// What a state has one number for.
+/// The unit for which a state has one number.
 enum class StateExtent : std::uint8_t {
   kElements,  ///< each element of a parameter
   kRows,      ///< each index of dimension 0
@@ -58,7 +58,7 @@ struct OptimizerState {
   StateExtent extent = StateExtent::kElements;
 };
 
-/// What a rule changes: all tensors have one floating-point type.
+/// Tensors that a rule updates; all have one floating-point type.
 struct ShardValues {
   at::Tensor parameters,
       grad;  ///< flat; padding is zero and stays zero. `grad` may be overwritten.

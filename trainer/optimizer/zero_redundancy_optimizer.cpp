@@ -217,7 +217,7 @@ void NeuronZero1Optimizer::reduce_pass(Shard& shard) {
   passes_.push_back(&shard);
 }
 
-/// Of all units but one.
+/// Waits for the reductions of all units but `unit_under_way`, and adds them to their sums.
 void NeuronZero1Optimizer::finish_passes(int unit_under_way) {
   const at::NoGradGuard no_grad;
   while (!passes_.empty() && passes_.front()->bucket->kind().unit != unit_under_way) {

@@ -51,8 +51,9 @@ class NeuronZero1Optimizer {
   /// Without data: the gradients of as many micro-batches count as accumulated. REQUIRES: before
   /// the last micro-batch of the step.
   void skip_gradients(int microbatches);
-  /// What this step's gradients are multiplied with when they are read: a number on the device, the
-  /// same on every rank; undefined: nothing. REQUIRES: after reduce_gradients().
+  /// Sets the factor of this step's gradients, by which they are multiplied when they are read: a
+  /// number on the device, the same on every rank; undefined: no factor. REQUIRES: after
+  /// reduce_gradients().
   void scale_gradients(at::Tensor factor) { gradient_scale_ = std::move(factor); }
   [[nodiscard]] const at::Tensor& gradient_scale() const { return gradient_scale_; }
   /// L2 or other norm of the whole reduced gradient, on the device, the same on every rank.
@@ -84,7 +85,7 @@ class NeuronZero1Optimizer {
   /// For memory accounting: what each buffer is.
   void for_each_gradient(const std::function<void(const at::Tensor&)>& visit) const;
   void for_each_state(const std::function<void(const at::Tensor&)>& visit) const;
-  /// What a checkpoint keeps of one parameter on this rank.
+  /// One tensor that a checkpoint keeps of a parameter on this rank.
   struct ParameterState {
     const ShardSlot& slot;
     std::string name;   ///< fp32_param (the master), ema, or the rule's name of it
