@@ -17,7 +17,7 @@ struct FusedAttention {
   bool causal = false;
 };
 
-/// Whether `device` has the operation: LibTorch's public one takes a mask or `causal`, not both.
+/// True if `device` has the operation. LibTorch's public one takes a mask or `causal`, not both.
 [[nodiscard]] bool has_fused_attention(const at::Device& device);
 
 /// Output and log-sum-exp [b, n, s].

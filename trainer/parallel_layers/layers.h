@@ -91,8 +91,8 @@ class ColumnParallelLinear {
   /// The same with another weight of the first output's shape: a tied embedding.
   [[nodiscard]] std::vector<at::Tensor> forward(const at::Tensor& input,
                                                 const at::Tensor& weight) const;
-  /// What skip_bias_add left to the caller, in the size of forward()'s output. Undefined without a
-  /// bias.
+  /// The bias that skip_bias_add leaves to the caller to add, in the size of forward()'s output.
+  /// Undefined without a bias.
   [[nodiscard]] at::Tensor bias(std::size_t output = 0) const;
   [[nodiscard]] const at::Tensor& weight(std::size_t output = 0) const {
     return shards_.weights[output];
@@ -137,7 +137,7 @@ class RowParallelLinear {
   RowParallelLinear(const ModuleContext& context, const std::string& path, std::int64_t input_size,
                     std::int64_t output_size, const RowParallelLinearOptions& options = {});
   [[nodiscard]] at::Tensor forward(const at::Tensor& input) const;
-  /// What skip_bias_add left to the caller; undefined without a bias.
+  /// The bias that skip_bias_add leaves to the caller to add; undefined without a bias.
   [[nodiscard]] const at::Tensor& bias() const { return bias_; }
   [[nodiscard]] const at::Tensor& weight() const { return weight_; }
   /// Undefined without keep_master_weight.

@@ -120,8 +120,8 @@ class LinearWithAsyncCommunication final : public Derivative {
   bool frozen_, trains_biases_;
 };
 
-/// What autocast would do to a tensor here: the derivative above runs outside of it, so the types
-/// are settled before.
+/// Converts a tensor as autocast would do here. The derivative above runs outside of autocast, so
+/// the types are settled before.
 at::Tensor in_autocast_type(const at::Tensor& tensor) {
   const at::DeviceType device = tensor.device().type();
   if (!at::autocast::is_autocast_enabled(device) || tensor.scalar_type() == at::kDouble)

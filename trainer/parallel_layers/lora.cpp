@@ -5,7 +5,7 @@
 namespace trellis::trainer {
 namespace {
 
-/// Of a row-parallel layer's input: heads need not follow each other.
+/// Columns of a row-parallel layer's input on this rank; its heads need not be consecutive.
 ShardPlace columns_of(std::int64_t size, const std::optional<Partition>& partition,
                       const ParallelGroup& tp) {
   if (!partition) return ShardPlace::part(2, size / tp.size, tp);

@@ -13,13 +13,13 @@
 
 namespace trellis::trainer {
 
-/// Whether ModuleContext::lora gives the layer at `path` an adapter.
+/// True if ModuleContext::lora gives the layer at `path` an adapter.
 [[nodiscard]] bool is_adapted(const ModuleContext& context, const std::string& path);
-/// What a layer's adapter is built with: it gets no adapter itself.
+/// Context in which a layer's adapter is built: `context` without adapters.
 [[nodiscard]] ModuleContext context_of_adapter(const ModuleContext& context,
                                                bool sequence_parallel);
-/// Whether a fine-tuning with adapters changes the weight: an adapter, a weight of a module that is
-/// trained as a whole, a bias that lora_bias names. `alias`: as LoraSection::targets_module's.
+/// True if a fine-tuning with adapters changes the weight: an adapter, a weight of a module that is
+/// trained as a whole, a bias that lora_bias names. `alias`: as for LoraSection::targets_module.
 [[nodiscard]] bool is_trained(const LoraSection& lora, const Parameter& parameter,
                               const std::string& alias = "");
 

@@ -13,7 +13,7 @@ struct CrossEntropyOptions {
   /// being the un-sharded vocabulary. NxD and Megatron give each other entry α/(K − 1); that is ε =
   /// α·K/(K − 1).
   double label_smoothing = 0;
-  /// Of the numbers per entry of the vocabulary, exp(logit − maximum) and what backward keeps;
+  /// Type of the numbers per entry of the vocabulary: exp(logit − maximum) and what backward keeps;
   /// none: fp32 (fp64 for fp64 logits), as the numbers per token always are.
   std::optional<at::ScalarType> entry_dtype = {};
   std::int64_t ignore_index = -100;  ///< such targets have loss 0 and gradient 0; whoever averages

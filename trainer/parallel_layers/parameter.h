@@ -18,7 +18,7 @@
 
 namespace trellis::trainer {
 
-/// What an optimizer does with a group of parameters.
+/// An optimizer's settings for a group of parameters.
 struct OptimizerGroup {
   double weight_decay = 0;
   double lr_scale = 1;  ///< times the optimizer's learning rate
@@ -81,7 +81,7 @@ using ParameterList = std::deque<Parameter>;
 class FullySharding;
 struct LoraSection;
 
-/// What a module needs to know about its run to build itself.
+/// The properties of a run that a module needs when it is built.
 struct ModuleContext {
   const ParallelState* parallel = nullptr;
   ParameterList* parameters = nullptr;      ///< modules add theirs
@@ -109,7 +109,7 @@ struct ModuleContext {
   [[nodiscard]] const ParallelGroup& tp() const {
     return parallel->get_tensor_model_parallel_group();
   }
-  /// Of a sequence of `length` positions, this rank's.
+  /// This rank's part of a sequence of `length` positions.
   [[nodiscard]] SequenceShard sequence(std::int64_t length) const {
     return {length, parallel->get_context_model_parallel_rank(),
             parallel->get_context_model_parallel_size(), balanced_context};

@@ -81,8 +81,8 @@ class GQAQKVColumnParallelLinear {
   };
   /// Input [s, b, h] ([s/TP, b, h] with sequence parallelism).
   [[nodiscard]] Output forward(const at::Tensor& input) const;
-  /// What attention makes of padded heads, [s, b, heads, d], becomes zero: nothing of it reaches
-  /// the output projection, no gradient reaches a padded row. The identity without padding.
+  /// Sets the attention output of padded heads, [s, b, heads, d], to zero: none of it reaches the
+  /// output projection, and no gradient reaches a padded row. The identity without padding.
   [[nodiscard]] at::Tensor mask_padded_heads(const at::Tensor& attended) const;
   /// For the output projection, whose columns follow the query heads:
   /// RowParallelLinearOptions::partition.

@@ -96,7 +96,7 @@ struct RankMesh {
 /// "[[0, 1], [2, 3]]", as Neuron's collectives take their replica groups.
 [[nodiscard]] std::string replica_groups_text(const std::vector<std::vector<int>>& groups);
 
-/// What a run asks of the ranks; data parallelism gets those that remain.
+/// Parallel sizes of a run; data parallelism gets the ranks that remain.
 struct ParallelSizes {
   int tensor_model_parallel_size = 1;
   int pipeline_model_parallel_size = 1;

@@ -21,7 +21,8 @@ struct SequenceShard {
   bool balanced = false;
 
   [[nodiscard]] std::int64_t local_length() const { return length / size; }
-  /// What rank `of` holds. REQUIRES: size divides length; twice the size when balanced.
+  /// The positions that rank `of` holds. REQUIRES: size divides length; twice the size when
+  /// balanced.
   [[nodiscard]] std::vector<RowRange> rows(int of) const;
   /// This rank's rows of dimension `dim`: a view when contiguous. `of`: another rank's.
   [[nodiscard]] at::Tensor take(const at::Tensor& whole, std::int64_t dim) const {

@@ -7,7 +7,7 @@
 
 namespace trellis::trainer {
 
-/// What an un-sharded weight is filled with.
+/// Initial values of an un-sharded weight.
 class WeightInit {
  public:
   /// Fills `full`, the un-sharded weight on the CPU, from `generator`.
