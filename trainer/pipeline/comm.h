@@ -13,8 +13,8 @@
 
 namespace trellis::trainer {
 
-/// What crosses a stage border: [s/TP, b, h] with sequence parallelism, else [s, b, h], in the
-/// compute type.
+/// Shape and type of the tensor that crosses a stage border: [s/TP, b, h] with sequence
+/// parallelism, else [s, b, h], in the compute type.
 struct BorderTensor {
   std::vector<std::int64_t> sizes;
   at::TensorOptions options;

@@ -186,8 +186,7 @@ void NxDPPModel::run(const Pass& pass, const std::vector<MicroBatch>& micro_batc
   timeline_->end_pass();
 }
 
-/// What happens between two passes: a period ends, messages of this pass and the next one are let
-/// in.
+/// Work between two passes: ends a period, and posts the receives of this pass and the next one.
 void NxDPPModel::begin_pass(const Pass& pass, std::size_t place) {
   for (const std::size_t end : pass.period_ends) {
     if (end != place) continue;
@@ -202,7 +201,7 @@ void NxDPPModel::begin_pass(const Pass& pass, std::size_t place) {
   }
 }
 
-/// Of what a period makes only the losses outlive it.
+/// Repeats a period. Only the losses that it makes outlive it.
 void NxDPPModel::repeat_period() {
   const std::vector<at::Tensor> kept(losses_.begin() + static_cast<std::ptrdiff_t>(losses_at_mark_),
                                      losses_.end());

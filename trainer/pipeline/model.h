@@ -23,7 +23,7 @@
 
 namespace trellis::trainer {
 
-/// What a pass returns, and how it treats memory. The names are NxD's.
+/// Results of a pass, and its use of memory. The names are NxD's.
 struct PipelineOptions {
   int num_microbatches = 1;
   std::optional<BorderTensor> border;       ///< none: learned in the first step
@@ -55,10 +55,9 @@ class NxDPPModel {
   at::Tensor run_train(const std::vector<MicroBatch>& micro_batches,
                        const std::function<void()>& reduce_grads);
 
-  /// What the gradients of the last run_train, averaged over data-parallel ranks, are to be
-  /// multiplied with: labels of the global batch / labels that count in it. One number on the
-  /// device, the same on every rank; exactly 1 when all count; undefined where stages do not weigh
-  /// their loss.
+  /// Factor for the gradients of the last run_train after they are averaged over data-parallel
+  /// ranks: labels of the global batch / labels that count in it. One number on the device, the
+  /// same on every rank; exactly 1 when all count; undefined where stages do not weigh their loss.
   [[nodiscard]] const at::Tensor& gradient_scale() const { return gradient_scale_; }
 
   /// Forward only, without gradients, of any number of micro-batches; the loss as of run_train, but
@@ -72,15 +71,16 @@ class NxDPPModel {
   /// The same pass over preference pairs: the log-probabilities of their rows, micro-batch after
   /// micro-batch, [M · rows] on every rank of the pipeline.
   at::Tensor run_log_probs(const std::vector<MicroBatch>& micro_batches);
-  /// Of the last run_train: PipelineStage::metrics(), averaged as the loss is; undefined without.
+  /// PipelineStage::metrics() of the last run_train, averaged as the loss is; undefined without
+  /// metrics.
   [[nodiscard]] const at::Tensor& metrics() const { return metrics_; }
 
   [[nodiscard]] const std::vector<std::unique_ptr<PipelineStage>>& stages() const {
     return stages_;
   }
   [[nodiscard]] const PipelineShape& shape() const { return shape_; }
-  /// What runs now, as a part of the whole: the stage of the model, the micro-batch of the global
-  /// batch (by its first row where data say).
+  /// The work under way, as a part of the whole: the stage of the model, and the micro-batch of the
+  /// global batch (by its first row, where the data have that number).
   struct Position {
     int stage = 0;
     std::int64_t microbatch = 0;
@@ -104,7 +104,8 @@ class NxDPPModel {
     std::array<std::size_t, 3> period_ends{};  ///< places of tasks; after the last task without a
                                                ///< replay, which happens at the last of them
     int skipped = 0;                           ///< micro-batches that it leaves out
-    /// Of the whole pass, where the tasks' own numbers are those of the executed schedule.
+    /// Number of a micro-batch in the whole pass. `own`: its number in the tasks, which are those
+    /// of the executed schedule.
     [[nodiscard]] int microbatch(std::size_t place, int own) const {
       return place >= period_ends.back() ? own + skipped : own;
     }

@@ -14,9 +14,9 @@ namespace trellis::trainer {
 /// Who repeats passes instead of executing them: the device, and whoever counts micro-batches.
 struct Replay {
   std::function<void()> mark;  ///< a period of the schedule ends here
-  /// What was done between the last two marks is done `times` more times. `kept`: made in the last
-  /// period and alive since, one of each period; returns their counterparts, period by period.
-  /// Throws PassesDiffer.
+  /// Repeats what was done between the last two marks, `times` times. `kept`: tensors that were
+  /// made in the last period and are still alive, one of each period; returns their counterparts,
+  /// period by period. Throws PassesDiffer.
   std::function<std::vector<at::Tensor>(std::int64_t times, const std::vector<at::Tensor>& kept)>
       repeat;
   std::function<void(int microbatches)> skipped;  ///< as many micro-batches were not executed

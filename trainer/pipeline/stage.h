@@ -21,7 +21,7 @@ struct StageSlot {
   [[nodiscard]] bool is_last() const { return index == count - 1; }
 };
 
-/// What [Σ weight · loss, Σ weight] says of the loss; 0, not 0/0, when nothing counts.
+/// The mean loss from [Σ weight · loss, Σ weight]; 0, not 0/0, when nothing counts.
 [[nodiscard]] inline at::Tensor weighted_mean(const at::Tensor& sums) {
   return sums[0] / (sums[1] + sums[1].eq(0).to(sums.scalar_type()));
 }
@@ -44,14 +44,14 @@ struct DecodeTokens {
                          ///< undefined: there is one only
 };
 
-/// What the routers of a layer did on a rank.
+/// Picks of a layer's router on a rank.
 struct RoutedLayer {
   at::Tensor counts;  ///< [2, experts] int64: picks, and those within the capacity
   /// By expert: rows that were computed for it, on the host: RouterRecord::Layer.
   std::vector<std::int64_t> computed;
 };
 
-/// What the pipeline engine knows of a model: the part of it that lives on one pipeline stage. A
+/// The pipeline engine's interface of a model: the part of it that lives on one pipeline stage. A
 /// model is made trainable by one class that derives from this and builds only its stage's modules.
 class PipelineStage {
  public:
@@ -68,23 +68,23 @@ class PipelineStage {
   /// model that does not decode.
   [[nodiscard]] virtual at::Tensor decode(const at::Tensor& input, const DecodeTokens& tokens,
                                           KvCache& cache) const;
-  /// Whether the last stage's forward() returns [Σ weight · loss, Σ weight] over the labels that
+  /// True if the last stage's forward() returns [Σ weight · loss, Σ weight] over the labels that
   /// count: the loss of a step is then the first sum over its global batch, divided by the second
   /// once. Otherwise each micro-batch counts alike. The same on every stage.
   [[nodiscard]] virtual bool weighs_its_loss() const { return false; }
-  /// Of the last forward pass, [s, b, v/TP] without a gradient, when the model was asked to save
-  /// them (model.save_logits); else undefined.
+  /// Logits of the last forward pass, [s, b, v/TP] without a gradient, when the model was asked to
+  /// save them (model.save_logits); else undefined.
   [[nodiscard]] virtual at::Tensor logits() const { return {}; }
   /// Numbers that each micro-batch gives next to its loss, such as rewards; the same on every
   /// stage.
   [[nodiscard]] virtual std::int64_t num_metrics() const { return 0; }
   /// Those of the last forward pass, [num_metrics()] without a gradient; on the last stage.
   [[nodiscard]] virtual at::Tensor metrics() const { return {}; }
-  /// Of the last forward pass over preference pairs, [rows]: the log-probability of each row's
-  /// labels; on the last stage.
+  /// Log-probability of each row's labels in the last forward pass over preference pairs, [rows];
+  /// on the last stage.
   [[nodiscard]] virtual at::Tensor log_probs() const { return {}; }
-  /// What the routers of its layers did in the training passes since the last call, by layer of the
-  /// whole model. Empty without data.
+  /// Picks of the routers of this stage's layers in the training passes since the last call, by
+  /// layer of the whole model. Empty without data.
   [[nodiscard]] virtual std::map<int, RoutedLayer> take_routed_tokens() const { return {}; }
   /// Those of which this stage holds a copy, with all their copies. Whoever builds the model keeps
   /// them equal: see TiedWeights.
