@@ -8,7 +8,7 @@
 
 namespace trellis::trainer {
 
-/// What `trellis simulate --generate` was asked for. Plain data: the program hands it to
+/// Arguments of `trellis simulate --generate`. Plain data: the program hands it to
 /// libtrellis_trainer.so.
 struct AnswerRequest : RunSource {
   std::int64_t batch = 1;             ///< prompts that each data-parallel rank reads together

@@ -11,7 +11,7 @@ namespace trellis::trainer {
 
 struct BuildRequest;
 
-/// What `trellis data inspect CONFIG` was asked for. Plain data: the program hands it to
+/// Arguments of `trellis data inspect CONFIG`. Plain data: the program hands it to
 /// libtrellis_trainer.so.
 struct DataInspectRequest : RunSource {
   std::int64_t step = 0;

@@ -10,8 +10,7 @@
 
 namespace trellis::trainer {
 
-/// What `trellis evaluate` was asked for. Plain data: the program hands it to
-/// libtrellis_trainer.so.
+/// Arguments of `trellis evaluate`. Plain data: the program hands it to libtrellis_trainer.so.
 struct EvaluateRequest : RunSource, DeviceSource {
   std::string data;        ///< file or folder of records
   std::string checkpoint;  ///< one, or a folder of them; "": the newest of the run's own

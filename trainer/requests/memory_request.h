@@ -7,7 +7,7 @@
 
 namespace trellis::trainer {
 
-/// What `trellis memory` asks for: one run whose memory is wanted, nothing else. Plain data: the
+/// Arguments of `trellis memory`: one run, of which only the memory is measured. Plain data: the
 /// program hands it to libtrellis_trainer.so.
 struct MemoryRequest : RunSource {
   int steps = 1;

@@ -7,7 +7,7 @@
 
 namespace trellis::trainer {
 
-/// What `trellis portability` asks for. Plain data: the program hands it to libtrellis_trainer.so.
+/// Arguments of `trellis portability`. Plain data: the program hands it to libtrellis_trainer.so.
 struct PortabilityRequest : RunSource {
   double timeout_s = 100;
 };

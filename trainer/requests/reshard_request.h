@@ -7,11 +7,11 @@
 
 namespace trellis::trainer {
 
-/// What `trellis checkpoint reshard` was asked for. Plain data: the program hands it to
+/// Arguments of `trellis checkpoint reshard`. Plain data: the program hands it to
 /// libtrellis_trainer.so.
 struct ReshardRequest : RunSource {
   std::string source, destination;
-  /// Of a checkpoint of NxD, NxDT or NNM: the configuration of its training; "": config_file.
+  /// For a checkpoint of NxD, NxDT or NNM: the configuration of its training; "": config_file.
   std::string saved_with;
   std::string source_format;  ///< that it must be of; "": any
   bool for_nxd = false;       ///< files that NxD's load_checkpoint takes

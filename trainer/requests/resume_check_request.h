@@ -9,8 +9,7 @@
 
 namespace trellis::trainer {
 
-/// What `trellis resume-check` was asked for. Plain data: the program hands it to
-/// libtrellis_trainer.so.
+/// Arguments of `trellis resume-check`. Plain data: the program hands it to libtrellis_trainer.so.
 struct ResumeCheckRequest : RunSource, DeviceSource {
   std::int64_t steps = 6;
   std::vector<std::int64_t> cuts = {3};  ///< steps after which the run is cut; ascending

@@ -16,7 +16,7 @@ namespace trellis::trainer {
   return format == "text" ? "trace.txt" : "trace." + format;
 }
 
-/// What `trellis train` and `trellis simulate` were asked for. Plain data: the program hands it to
+/// Arguments of `trellis train` and `trellis simulate`. Plain data: the program hands it to
 /// libtrellis_trainer.so.
 struct RunRequest : RunSource, DeviceSource {
   RunRequest() { device = "neuron"; }

@@ -6,7 +6,7 @@
 
 namespace trellis::trainer {
 
-/// What of a step's report is of interest.
+/// The part of a step's report that the caller wants.
 enum class StepAnswer {
   kReport,  ///< trellis.run_report/1, as `trellis simulate --json` prints it, without its key
             ///< "portability"

@@ -8,7 +8,7 @@
 
 namespace trellis::trainer {
 
-/// What `trellis verify` was asked for. Plain data: the program hands it to libtrellis_trainer.so.
+/// Arguments of `trellis verify`. Plain data: the program hands it to libtrellis_trainer.so.
 struct VerifyRequest : RunSource, DeviceSource {
   std::string layouts = "all";  ///< see LayoutFilter
   int ranks = 8;
