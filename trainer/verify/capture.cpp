@@ -23,7 +23,7 @@ struct GradientRows {
   ExpertRange experts;
 };
 
-/// What one rank saw.
+/// Numbers that one rank recorded.
 struct RankNumbers {
   std::vector<std::map<std::string, GradientRows>> gradients;  ///< per step
   std::map<std::string, Trainer::LocalWeight> weights;

@@ -74,7 +74,7 @@ std::vector<Layout> with_contexts(Layout layout, const ModelAxes& axes) {
   return layouts;
 }
 
-/// What does not change the factors.
+/// Adds the variants of a layout that leave its factors TP, PP, DP and CP unchanged.
 void add_variants(Layout layout, std::vector<Layout>& layouts) {
   struct Sharding {
     bool zero1, fsdp;

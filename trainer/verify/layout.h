@@ -8,7 +8,7 @@
 
 namespace trellis::trainer {
 
-/// What a model can be spread over in addition to TP, PP and DP.
+/// Axes over which a model can be distributed in addition to TP, PP and DP.
 struct ModelAxes {
   int experts = 0;
   bool ring_attention = false;  ///< CP

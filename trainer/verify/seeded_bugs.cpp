@@ -70,7 +70,7 @@ RunChanges wrong_config(std::function<void(RunConfig&)> change) {
   return changes;
 }
 
-/// What a data-parallel rank reads wrongly, given what it should read and what rank 0 reads.
+/// Returns the wrong data of a data-parallel rank from its right data and rank 0's.
 using Misreading = std::function<std::vector<MicroBatch>(std::vector<MicroBatch> own,
                                                          std::vector<MicroBatch> of_rank_0)>;
 

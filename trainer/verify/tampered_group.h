@@ -8,7 +8,8 @@
 
 namespace trellis::trainer {
 
-/// What a group does wrong. A communication that is left out leaves each rank with what it has.
+/// Errors of a group's communication. A communication that is left out leaves each rank with what
+/// it has.
 struct Tampering {
   std::function<bool(const at::Tensor&)> leaves_out_sum =
       {};  ///< all-reduce or reduce-scatter of this tensor (an all-reduce that is no sum is kept)

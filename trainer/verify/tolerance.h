@@ -8,14 +8,14 @@
 #include "trainer/config/run_config.h"
 #include "trainer/verify/capture.h"
 
-/// What rounding alone does to a run's numbers, and how far two correct runs may differ by it.
+/// Effect of rounding alone on a run's numbers, and how far two correct runs may differ by it.
 ///
 /// Two layouts evaluate the same formulas in another order of sums, so that each rounds in its own
-/// way: what one run's rounding did to a number is one sample of a random error, not its size. A
-/// sample may be small by luck, a number that is a single value (a loss, a norm) above all. The
-/// size is measured: one rank trains kRoundingRuns times, each time with its first weights moved by
-/// up to one rounding, and the root of the mean square of the errors against fp64 is the noise of a
-/// number.
+/// way: the effect of one run's rounding on a number is one sample of a random error, not its size.
+/// A sample may be small by luck, above all for a number that is a single value (a loss, a norm).
+/// The size is measured: one rank trains kRoundingRuns times, each time with its first weights
+/// changed by up to one rounding, and the root of the mean square of the errors against fp64 is the
+/// noise of a number.
 namespace trellis::trainer {
 
 /// Runs of one rank that measure the noise; the first with the weights as they are.

@@ -26,7 +26,7 @@ struct RecordedTensor {
   bool operator==(const RecordedTensor&) const = default;
 };
 
-/// What all ranks were after a step, or when they went on after one.
+/// State of all ranks after a step, or when they continue after one.
 struct RecordedStep {
   bool resumed = false;                              ///< before the first step of a run
   std::vector<std::vector<RecordedNumber>> numbers;  ///< by rank
@@ -36,7 +36,7 @@ struct RecordedStep {
   [[nodiscard]] ContentHash hash() const;  ///< of everything
 };
 
-/// What a training run was, step by step: hashes of weights, masters, optimizer states and moving
+/// Record of a training run, step by step: hashes of weights, masters, optimizer states and moving
 /// averages, numbers as texts, and which samples each step read. Two runs are compared by it.
 struct TrainingRecord {
   std::vector<std::vector<RecordedTensor>> tensors;  ///< by rank

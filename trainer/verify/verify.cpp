@@ -27,8 +27,8 @@ namespace {
 /// half precision it is not.
 constexpr double kVanishingInFp64 = 1e-6, kVanishing = 0.02;
 
-/// What a router computes over the tokens that it sees depends on with whom they were shuffled; one
-/// rank sees them unshuffled.
+/// Throws ConfigError for routers whose result depends on the tokens with which a rank's own were
+/// shuffled: one rank sees them unshuffled.
 void refuse_shuffled_statistics(const RunConfig& config) {
   const int group = config.distributed_strategy.token_shuffle_group_size;
   if (group == 1 || !config.model.moe) return;
@@ -114,7 +114,7 @@ class Verification {
     return config;
   }
 
-  /// What the results depend on.
+  /// Settings on which the results depend.
   [[nodiscard]] nlohmann::json facts_of(const RunConfig& base) const {
     ContentHasher configuration;
     configuration.text(base.resolved_yaml);
@@ -258,7 +258,7 @@ class Verification {
     });
   }
 
-  /// What layouts compute depends on no other layout: as many as the machine takes are under way.
+  /// Runs as many layouts at a time as the machine allows: no layout depends on another.
   void run_side_by_side(const std::vector<LayoutResult*>& all, Progress& progress,
                         const std::function<void(LayoutResult&)>& run) {
     parallel_for(

@@ -26,7 +26,7 @@ class VerifyJournal {
   /// The journals of all shards, which `request` names. Throws ConfigError as check_all_shards.
   VerifyJournal(const VerifyRequest& request, const nlohmann::json& facts);
 
-  /// Of a layout that is finished.
+  /// The comparison of a finished layout; none: it is not finished.
   [[nodiscard]] std::optional<Comparison> find(const Layout& layout,
                                                const std::string& precision) const;
   [[nodiscard]] const DerivedTolerances& derived() const { return derived_; }

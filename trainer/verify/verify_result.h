@@ -12,7 +12,7 @@
 
 namespace trellis::trainer {
 
-/// What was found out about one layout.
+/// Result of the verification of one layout.
 struct LayoutResult {
   Layout layout;
   std::string precision;                 ///< fp64, or the configured one
@@ -21,7 +21,7 @@ struct LayoutResult {
   [[nodiscard]] bool passed() const { return !comparison || comparison->num_bad == 0; }
 };
 
-/// What an error may be in the configured precision.
+/// Error limits in the configured precision.
 struct DerivedTolerances {
   double smallest = 0, largest = 0;
   double times_the_noise = 0;  ///< see tolerance.h
