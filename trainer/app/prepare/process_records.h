@@ -20,7 +20,8 @@ class ProcessRecords {
 
   /// Called by the first rank of each process, when all ranks of the job have ended the step.
   void bring_step(runtime::RankContext& rank, std::int64_t step) const;
-  /// After the run: memory and operators. Throws Error when a process says nothing for `patience`.
+  /// Brings the accounts of memory and operators, after the run. Throws Error when a process says
+  /// nothing for `patience`.
   void bring_accounts(std::chrono::milliseconds patience) const;
 
  private:

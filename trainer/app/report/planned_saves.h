@@ -28,7 +28,7 @@ class PlannedSaves {
                const sim::StorageOverrides& overrides);
 
   [[nodiscard]] TrainingCheckpoints& recorder() { return recorder_; }
-  /// After the last step: the part "checkpoints" of the report.
+  /// The part "checkpoints" of the report; after the last step.
   [[nodiscard]] nlohmann::json report(std::int64_t step_time_ps) const;
   /// Adds a save that follows the step to the trace of the step. format: "perfetto" or "text".
   void add_to_trace(const std::filesystem::path& trace, const std::string& format,

@@ -57,8 +57,8 @@ struct ProgressOptions {
       {};  ///< gets the lines of stderr too, also when there are none there
 };
 
-/// Writes each step to stderr, metrics.jsonl and TensorBoard events. Of these metrics.jsonl has no
-/// figure of the host: equal runs write equal bytes. An event file has a wall time in each record,
+/// Writes each step to stderr, metrics.jsonl and TensorBoard events. metrics.jsonl has no figures
+/// of the host, so that equal runs write equal bytes. An event file has a wall time in each record,
 /// which the format asks for, and NxDT's scalars of the host (throughput, *_timing). Plain C++, so
 /// that fmt is not LibTorch's.
 class Progress {

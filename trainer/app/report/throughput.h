@@ -12,7 +12,7 @@ class Throughput {
  public:
   explicit Throughput(std::size_t window = 10) : window_(window) {}
 
-  /// After a step of `sequences` that took `seconds`.
+  /// Adds a step of `sequences` that took `seconds`.
   void add(double sequences, double seconds) {
     steps_.push_back({sequences, seconds});
     if (steps_.size() > window_) steps_.pop_front();
