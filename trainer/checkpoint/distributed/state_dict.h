@@ -40,7 +40,7 @@ struct ShardedTensorFactory {
   std::function<at::Tensor(const StateDict& built)> merge;
 };
 
-/// Is not saved; a load leaves it as it is.
+/// A value that is not saved; a load leaves it unchanged.
 struct LocalNonpersistentObject {
   Value data;
 };

@@ -22,7 +22,7 @@ class FileStream {
   /// Where a tensor's bytes begin. Throws ConfigError, with the checkpoint's `address`, when the
   /// file is not as the manifest says.
   [[nodiscard]] std::int64_t offset_of(const StoredTensor& tensor, const std::string& address);
-  /// Bytes from `offset` on. What lies before the end of the last read is read again.
+  /// Reads the bytes from `offset` on. Bytes before the end of the last read are read again.
   void read(std::int64_t offset, std::span<std::byte> into);
   /// Reads the rest: what the file is.
   [[nodiscard]] StoredFile finish();

@@ -42,16 +42,16 @@ class Loader {
   [[nodiscard]] DType dtype_of(std::size_t piece) const { return stored_of(piece).dtype; }
 
   /// Collective: fills the tensors. Each file is read by one rank of those that need it, in
-  /// whichever process: once, from front to back, and compared with its hash on the way. What a
-  /// tensor of training has as a whole is read into its place; the other ranks take it from there,
-  /// in waves of bounded size. A weight that the checkpoint has in fewer bits than
+  /// whichever process: once, from front to back, and compared with its hash on the way. An item
+  /// that is a whole tensor of training is read directly into its memory; the other ranks take it
+  /// from there, in waves of bounded size. A weight that the checkpoint has in fewer bits than
   /// wanted, or not at all, comes from its masters; masters and moving averages that it does not
   /// have from the weights. Throws ConfigError with every tensor that is missing, or that has
   /// another shape; DamagedCheckpoint for a file that is missing or has a wrong hash. With
   /// Readers::kEach every rank reads all that it needs.
   void load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted,
             Readers readers = Readers::kOne);
-  /// Who reads which file; of the last load.
+  /// Which rank read which file in the last load.
   [[nodiscard]] const TransferPlan& plan() const { return shared_->plan(); }
 
  private:

@@ -24,7 +24,7 @@ class RankStateFile {
   [[nodiscard]] static bool is_tensor(const Value& value);
   /// Its content, on the CPU. Throws ConfigError.
   [[nodiscard]] at::Tensor tensor(const Value& value) const;
-  /// Those of a dict, by name; other values are left out.
+  /// The tensors of a dict, by name; other values are left out.
   [[nodiscard]] std::map<std::string, at::Tensor> tensors(const Value& dict) const;
 
  private:

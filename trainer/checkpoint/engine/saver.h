@@ -27,10 +27,12 @@ struct SaveHead {
   std::optional<Value> user_content;
   std::optional<Value> scheduler = {};
   std::function<void()> complete;  ///< when the checkpoint is; on the thread that ends the save
-  /// The same thread, before the marks of completeness: ends what the ranks' chunks are part of
-  /// (`written.chunks`, or chunk_error why some are missing), and its files are the checkpoint's.
+  /// Called on the same thread, before the marks of completeness. Completes the folder that the
+  /// ranks' chunks are part of (`written.chunks`, or chunk_error why some are missing), and adds
+  /// its files to the checkpoint.
   std::function<void(Written& written)> chunks = {};
-  /// When a file could not be written; the same thread; required. `reason`: as OutputError has it.
+  /// Called when a file could not be written, on the same thread; required. `reason`: as
+  /// OutputError has it.
   std::function<void(const std::string& reason)> failed;
 };
 
@@ -71,10 +73,10 @@ class Saver {
   /// the head's `failed` is called.
   void save(runtime::RankContext& rank, std::vector<FileJob> jobs,
             const std::vector<ShardedTensor>& shards, const std::function<SaveHead()>& head);
-  /// Until this process has no save under way. Throws the error of the last one. Of a process's
-  /// first rank.
+  /// Waits until this process has no save under way. Throws the error of the last one. Called by a
+  /// process's first rank.
   void wait();
-  /// Who writes what; none before the first save.
+  /// Which rank writes which file; none before the first save.
   [[nodiscard]] const std::optional<TransferPlan>& plan() const { return plan_; }
   /// The most bytes that copies of the last asynchronous save took; after wait().
   [[nodiscard]] std::int64_t peak_copied_bytes() const { return queue_ ? queue_->peak_bytes() : 0; }

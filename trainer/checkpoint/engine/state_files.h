@@ -26,7 +26,8 @@ struct ChunkJob {
   TensorMeta meta;                   ///< of the whole tensor
   DcpChunk box;                      ///< without its place
   std::size_t first = 0, count = 0;  ///< tensors of the job
-  /// For the manifest, without its place in the file; none: it says nothing of the chunk.
+  /// The chunk's entry in the manifest, without its place in the file; none: the manifest does not
+  /// have the chunk.
   std::optional<StoredTensor> stored = {};
 };
 
@@ -103,7 +104,7 @@ using TensorDict = std::map<std::string, at::Tensor>;
                                                   const FileOptions& options);
 
 inline constexpr const char* kBaseState = "base_state";
-/// In which dict of those a state is, such as base_state.
+/// The dict of optimizer_jobs() that has a state, such as base_state.
 [[nodiscard]] const char* folder_of(const std::string& state);
 /// Weights that the optimizer updates.
 [[nodiscard]] std::vector<const LiveTensor*> trained_weights(
@@ -113,8 +114,8 @@ inline constexpr const char* kBaseState = "base_state";
 [[nodiscard]] Value param_groups_of(const LiveState& live,
                                     const trainer::NeuronZero1Optimizer& optimizer, double lr);
 
-/// Any dicts of tensors and values, which only a rank at the same place reads again. The dict of
-/// the name "" is the root itself.
+/// Files of any dicts of tensors and values, which only a rank at the same place reads again. The
+/// dict of the name "" is the root itself.
 [[nodiscard]] std::vector<FileJob> dict_jobs(const std::string& path,
                                              const std::map<std::string, TensorDict>& dicts,
                                              const std::map<std::string, Value>& values,
@@ -125,11 +126,11 @@ StoredFile write_job(Storage& storage, const std::string& folder, const FileJob&
                      Durability durability = Durability::kAtClose);
 /// Writes the bytes of a box of a data file of DCP.
 using WriteBox = std::function<void(DcpFileWriter& file, const ChunkJob& chunk)>;
-/// Those of the job's tensors, which must outlive it.
+/// A function that writes the values of the job's tensors, which must outlive it.
 [[nodiscard]] WriteBox values_of(const FileJob& job);
-/// One box, with its place. Throws OutputError.
+/// Writes one box, and returns it with its place. Throws OutputError.
 WrittenChunk write_chunk(DcpFileWriter& file, const ChunkJob& chunk, const WriteBox& write);
-/// A data file with job.dcp_folder. Throws OutputError.
+/// Writes a data file of job.dcp_folder. Throws OutputError.
 void write_chunks(Storage& storage, const std::string& folder, const FileJob& job,
                   const WriteBox& write, Written& written);
 /// write_job() for a file of one value without tensors.

@@ -30,10 +30,10 @@ struct KeyDifference {
 /// Names that any rank of a run has; the ranks of a process share one.
 class NameUnion {
  public:
-  /// `name`: of what its processes leave each other.
+  /// `name`: that of the texts which its processes leave for each other.
   NameUnion(int world_size, std::string name)
       : own_(static_cast<std::size_t>(world_size)), name_(std::move(name)) {}
-  /// Collective. Of all ranks; until the next call.
+  /// Collective. The names of all ranks; valid until the next call.
   [[nodiscard]] const std::set<std::string>& of(runtime::RankContext& rank,
                                                 std::set<std::string> own);
 
@@ -53,8 +53,8 @@ struct StoredKeys {
 };
 
 /// Collective: compares what the ranks ask for with what is stored, and does what `strictness`
-/// says. What is unexpected and no error is taken out of `wanted`: it keeps its values. Throws
-/// ConfigError with every name.
+/// says. Tensors that are unexpected, where this is no error, are removed from `wanted`: they keep
+/// their values. Throws ConfigError with every name.
 KeyDifference reconcile(runtime::RankContext& rank, NameUnion& names,
                         std::vector<LiveTensor>& wanted, const StoredKeys& stored,
                         const LoadStrictness& strictness);

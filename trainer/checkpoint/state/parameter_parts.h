@@ -10,7 +10,7 @@
 
 namespace trellis::checkpoint {
 
-/// Which one a rank is of those that hold parts or copies.
+/// The position of a rank among those that hold parts or copies.
 struct RankPlace {
   int tp_rank = 0, tp_size = 1;
   int dp_rank = 0, dp_size = 1;
@@ -22,13 +22,13 @@ struct RankPlace {
   /// The ranks that share out the states of a copy, and which of them this one is.
   [[nodiscard]] int shards() const { return dp_size / copies; }
   [[nodiscard]] int shard_rank() const { return dp_rank % shards(); }
-  /// Which copy over DP this rank has of a parameter.
+  /// The number of this rank's copy of a parameter, over DP.
   [[nodiscard]] int copy_of(const trainer::Parameter& parameter) const {
     return parameter.experts.is_stacked() ? edp_rank : dp_rank;
   }
 };
 
-/// Which part of a rank's parameter a tensor covers, and what it has per parameter.
+/// The part of a rank's parameter that a tensor covers, and the tensor's extent.
 struct ParameterSpan {
   std::int64_t first_row = 0, rows = 0;  ///< of dimension 0 of this rank's parameter
   trainer::StateExtent extent = trainer::StateExtent::kElements;

@@ -63,7 +63,7 @@ class SharedLoad {
   /// Collective. Throws what the source throws.
   void load(runtime::RankContext& rank, const std::vector<LoadCopy>& copies,
             const LoadSource& source, Readers readers = Readers::kOne);
-  /// Who reads what; of the last load by one of the ranks.
+  /// Which rank read which item, in the last load by one of the ranks.
   [[nodiscard]] const TransferPlan& plan() const { return plan_; }
 
  private:

@@ -23,8 +23,8 @@ class AdapterLoader {
   /// Throws ConfigError as find_adapter() and FittedAdapter, before a rank runs.
   explicit AdapterLoader(const trainer::RunConfig& config);
   [[nodiscard]] const std::string& address() const { return loader_->source().address(); }
-  /// Collective. Of `live` what is trained is filled: weights, masters, moving averages. `live`
-  /// need not have optimizer states.
+  /// Collective. Fills the trained part of `live`: weights, masters, moving averages. `live` need
+  /// not have optimizer states.
   void load(runtime::RankContext& rank, const trainer::ParameterList& parameters, LiveState live);
 
  private:

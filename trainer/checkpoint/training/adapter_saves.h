@@ -30,7 +30,7 @@ class AdapterSaves {
             const std::function<native::SaveHead()>& head, const std::string& name, bool last);
   /// Waits for the save under way, as Saver::wait(). Called by a process's first rank.
   void wait() { saver_.wait(); }
-  /// Why the last one could not be written; "": it was. Of rank 0, after wait().
+  /// Why the last one could not be written; "": it was. Called on rank 0, after wait().
   [[nodiscard]] const std::string& failure() const { return failure_; }
 
  private:

@@ -33,7 +33,7 @@ class PlannedCheckpoints final : public trainer::TrainingCheckpoints {
   struct Rank {
     std::vector<File> files;
     std::int64_t state_bytes = 0, state_tensors = 0;
-    /// With gathers_states(): what goes to the first rank.
+    /// With gathers_states(): the states that are sent to the first rank.
     sim::StateGather dense, experts;
   };
   [[nodiscard]] Rank rank_of(const trainer::TrainingState& state) const;

@@ -38,7 +38,7 @@ namespace trellis::checkpoint {
 class RunCheckpoints final : public trainer::TrainingCheckpoints {
  public:
   /// `folder`: address of the run's checkpoints; nothing is written there without
-  /// create_checkpoint_callback. What interrupted saves left there is removed. `link`: the other
+  /// create_checkpoint_callback. Removes what interrupted saves left there. `link`: the other
   /// processes; null: there are none. Throws ConfigError for a file name that cannot be made, and
   /// for adapters as AdapterLoader. `self`: whose checkpoints are removed when newer ones come; a
   /// run that goes on from the folder's newest one (resume_if_exists) is the run of that one.
@@ -76,7 +76,7 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   [[nodiscard]] bool from_first(const trainer::TrainingState& state,
                                 const std::function<bool()>& ask);
   void save(const trainer::TrainingState& state, std::int64_t step, bool last);
-  /// Without a tag and a place in the order of saves.
+  /// The head of a save, without a tag and a number in the order of saves.
   [[nodiscard]] native::SaveHead content(const trainer::TrainingState& state,
                                          std::int64_t step) const;
   [[nodiscard]] native::SaveHead head(const trainer::TrainingState& state, std::int64_t step,

@@ -16,8 +16,8 @@ struct NativeOptions {
 
 /// Writes the checkpoint that a run of `config` would have saved with the tensors of `source`, in
 /// the form and with the parts that its keys say: any TP, PP, VPP, DP, ZeRO-1, copies of heads,
-/// fused projections, padding, precision. What else training needs is that of the source when it is
-/// a checkpoint of a training; else a new training can start with the weights. Throws ConfigError
+/// fused projections, padding, precision. The state of the training is the source's when it is a
+/// checkpoint of a training; else a new training can start with the weights. Throws ConfigError
 /// with every tensor that is missing or does not fit, before anything is written; damage of the
 /// source; OutputError. Returns the bytes of all tensors.
 std::int64_t write_native(TensorSource& source, const Place& place,
