@@ -75,7 +75,7 @@ class LrScheduler {
 
   LrScheduler(const OptimSection& optim, std::int64_t max_steps);
   [[nodiscard]] double lr(std::int64_t step) const;
-  /// At the end of an epoch, with the monitored value of that epoch.
+  /// Called at the end of an epoch, with its monitored value.
   void end_epoch(double metric);
   [[nodiscard]] const State& state() const { return state_; }
   void restore(const State& state) { state_ = state; }

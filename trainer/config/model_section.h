@@ -197,8 +197,8 @@ struct ModelSection {
   /// The heads of queries and keys are normalised, each by itself, before RoPE: Qwen3, and
   /// Megatron-LM's --qk-layernorm.
   bool qk_layernorm = false;
-  /// Those norms are of all heads of a token at once, with a weight for each of their elements:
-  /// OLMo 2.
+  /// The norms of qk_layernorm are over all heads of a token at once, with a weight for each of
+  /// their elements: OLMo 2.
   bool qk_layernorm_across_heads = false;
   bool layernorm_bias = true;
   std::optional<double> clip_qkv;  ///< queries, keys and values are held within ± this

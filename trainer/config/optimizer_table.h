@@ -27,7 +27,7 @@ struct OptimizerInfo {
   std::vector<OptimizerArgument> arguments;  ///< those that are not fields of OptimSection
 };
 
-/// In the order of the documentation.
+/// All optimizers, in the order of the documentation.
 [[nodiscard]] const std::vector<OptimizerInfo>& optimizer_table();
 /// Null when there is none of this name.
 [[nodiscard]] const OptimizerInfo* find_optimizer(const std::string& name);

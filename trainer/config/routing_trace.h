@@ -11,7 +11,7 @@
 
 namespace trellis::trainer {
 
-/// By layer of the whole model: picks of each expert.
+/// Picks of each expert, by layer of the whole model.
 using PicksByLayer = std::map<int, std::vector<std::int64_t>>;
 
 /// The file of the routing `trace:PATH`: PATH, or report.json in it when it is a folder. None:

@@ -4,7 +4,7 @@
 
 namespace trellis::trainer {
 
-/// Those of a run's YAML.
+/// The readers of the sections of a run's YAML.
 struct SectionReaders {
   SectionReader root, trainer, exp_manager, distributed_strategy, data, model, optim, precision,
       alignment;

@@ -54,7 +54,7 @@ struct ModelFamily {
 [[nodiscard]] const ModelFamily& family_of_type(std::string_view type);
 /// The values of model_type of the families that satisfy `wanted`.
 [[nodiscard]] std::vector<std::string> family_types(bool (*wanted)(const ModelFamily&));
-/// With names of its weights: a decoder.
+/// True if the family's weights have names on the hub, so that its decoder can be exported.
 [[nodiscard]] bool is_on_hub(const ModelFamily& family);
 
 [[nodiscard]] FamilyStructure structure_of(const ModelSection& model);

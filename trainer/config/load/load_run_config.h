@@ -10,7 +10,7 @@
 #include "trainer/config/run_source.h"
 #include "sim/config/default_instance.h"
 
-/// From a YAML to a validated run.
+/// Reads a YAML and validates it as a run.
 namespace trellis::trainer {
 
 struct KeyRead;

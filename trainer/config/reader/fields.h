@@ -19,7 +19,7 @@ struct FieldName {
 
 /// Visits the keys of a section, each once. A section lists its keys in one function; its reader,
 /// its part of the resolved YAML, the table of known keys and the reference of keys follow from it.
-/// While it reads, values hold the defaults before, and what the file says after.
+/// When it reads, the values hold the defaults before, and those of the file afterwards.
 class Fields {
  public:
   static Fields reading(SectionReader& reader) { return {&reader, nullptr, nullptr}; }

@@ -31,8 +31,8 @@ struct ReplayPlan {
 /// None: there is nothing to gain.
 [[nodiscard]] std::optional<ReplayPlan> plan_replay(const PipelineShape& shape);
 
-/// In a rank's tasks for the executed shape: where its first three periods end. The third must have
-/// done what the second did, and is repeated.
+/// The ends of the first three periods in a rank's tasks for the executed shape. The third period
+/// must do the same as the second, and is repeated.
 [[nodiscard]] std::array<std::size_t, 3> period_ends(const std::vector<Task>& tasks,
                                                      const ReplayPlan& plan);
 
