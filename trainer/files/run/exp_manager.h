@@ -11,7 +11,8 @@
 
 namespace trellis::trainer {
 
-/// In a run's directory, unless checkpoint_callback_params.dirpath names another place.
+/// Folder of checkpoints in a run's directory, unless checkpoint_callback_params.dirpath names
+/// another place.
 inline constexpr const char* kCheckpointFolder = "checkpoints";
 
 /// Sources of a run's version name when the configuration gives none.

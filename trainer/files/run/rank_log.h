@@ -18,8 +18,8 @@ namespace trellis::trainer {
 ///   nemo_error_log.txt             warnings and errors of every rank, also of those without a file
 ///   lightning_logs.txt                      the training loop: steps, validation, why it ended
 ///
-/// Lines are "[date time level] rank G: text". What the process logs outside its ranks (base/log.h)
-/// is said by the first of its ranks.
+/// Lines are "[date time level] rank G: text". Messages that the process logs outside its ranks
+/// (base/log.h) are logged by its first rank.
 class RankLogs {
  public:
   /// Creates the files. Throws ConfigError when the place cannot be written.
@@ -32,7 +32,7 @@ class RankLogs {
   ~RankLogs();
 
   [[nodiscard]] bool has_file(int rank) const;
-  /// To the files only. Safe for several threads.
+  /// Writes to the files only. Safe for several threads.
   void write(int rank, LogLevel level, std::string_view text);
   void lightning(std::string_view text);
 

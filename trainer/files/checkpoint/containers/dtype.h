@@ -38,7 +38,7 @@ enum class DType : std::uint8_t {
 [[nodiscard]] std::int64_t element_bytes(DType dtype);
 /// Torch's name without "torch.", such as "bfloat16" or "float8_e4m3fn".
 [[nodiscard]] const char* name(DType dtype);
-/// By torch's name, with or without "torch.".
+/// The type with this name in torch, with or without "torch.".
 [[nodiscard]] std::optional<DType> dtype_named(std::string_view name);
 
 /// Description of a tensor in a file, without its data.

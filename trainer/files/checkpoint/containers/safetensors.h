@@ -29,7 +29,7 @@ class SafetensorsReader {
   /// that two tensors share or none has.
   explicit SafetensorsReader(std::shared_ptr<const ReadableFile> file);
 
-  /// In the order of their data.
+  /// The tensors, in the order of their data.
   [[nodiscard]] const std::vector<SafetensorsEntry>& tensors() const { return tensors_; }
   [[nodiscard]] const SafetensorsEntry* find(const std::string& name) const;
   /// The entry __metadata__.

@@ -81,7 +81,7 @@ class TorchFileReader {
   std::string note_;
   std::vector<TorchTensor> tensors_;
   std::vector<TorchStorage> storages_;
-  /// By storage: checks_ need not be asked again.
+  /// By storage: true if checks_ need not be asked again.
   std::unique_ptr<std::atomic<bool>[]> is_checked_;
 };
 

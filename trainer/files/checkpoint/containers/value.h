@@ -20,7 +20,7 @@ struct ValueObject;
 /// content; a change to one copy leaves the others as they were (copy on write). No cycles.
 ///
 /// Lists, tuples and dicts may have a class ("": the built-in one): "torch.Size" is a tuple,
-/// "builtins.set" a list, "collections.OrderedDict" a dict. What has neither form is an object.
+/// "builtins.set" a list, "collections.OrderedDict" a dict. A value with neither form is an object.
 class Value {
  public:
   enum class Kind {

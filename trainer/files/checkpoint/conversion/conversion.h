@@ -20,7 +20,8 @@ namespace trellis::checkpoint {
 struct ConvertOptions {
   bool weights_only = false;        ///< no optimizer states
   std::optional<DType> dtype = {};  ///< of the weights; none: as they are
-  /// Whose properties Megatron's arguments say; null: what follows from the weights alone.
+  /// The model whose properties are written as Megatron's arguments; null: only those that follow
+  /// from the weights.
   const trainer::ModelSection* model = nullptr;
 };
 
@@ -32,7 +33,7 @@ class ConvertedTensors {
  public:
   /// Throws ConfigError for weights that have no form in the wanted type.
   ConvertedTensors(const TensorSource& source, const ConvertOptions& options);
-  /// By key, in their types there.
+  /// The tensors by key, in the types of the converted checkpoint.
   [[nodiscard]] const std::vector<TensorEntry>& entries() const { return entries_; }
   /// The elements of one of them, piece by piece in row-major order. A weight of fewer bits than
   /// asked for comes from its master.

@@ -16,7 +16,7 @@ struct Format {
   std::unique_ptr<TensorSource> (*open)(const Place& place);
 };
 
-/// In the order in which they are tried.
+/// All formats, in the order in which they are tried.
 [[nodiscard]] std::span<const Format> format_table();
 
 }  // namespace trellis::checkpoint

@@ -10,9 +10,9 @@
 #include "trainer/files/checkpoint/formats/tensor_source.h"
 #include "trainer/config/run_config.h"
 
-/// The one rule for all doors through which weights come: a model that a checkpoint says is another
-/// one than the configuration's is refused, property by property, unless
-/// exp_manager.accept_differences names it. What makes another training of the same model is said.
+/// The one rule for all ways in which weights are loaded: a model of a checkpoint that differs from
+/// the configuration's is refused, property by property, unless exp_manager.accept_differences
+/// names the property. Settings that make another training of the same model are reported.
 namespace trellis::checkpoint {
 
 /// Compares what a checkpoint of any format says of its model. `step`: of a training that goes on;

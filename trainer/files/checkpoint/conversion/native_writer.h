@@ -43,7 +43,7 @@ class NativeWriter {
   /// Makes the folder with the marks; what an interrupted writer left there is removed. Throws
   /// OutputError.
   void begin();
-  /// From several threads at once. Throws ConfigError for damage of the source, OutputError.
+  /// Called by several threads at once. Throws ConfigError for damage of the source, OutputError.
   void write(const PlannedFile& file);
   /// All bytes of a tensor, for another file. Throws ConfigError for damage of the source.
   void fill(const PlannedTensor& tensor, const WriteBytes& write) const;

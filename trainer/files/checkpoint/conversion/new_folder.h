@@ -5,7 +5,7 @@
 #include "trainer/files/checkpoint/storage/place.h"
 
 /// The folder of a conversion's result: next to it is a mark, "<name>-unfinished", until it is
-/// complete. What a conversion that was cut left there is removed by the next one; nothing else is.
+/// complete. The next conversion removes what an interrupted one left there, and nothing else.
 namespace trellis::checkpoint {
 
 /// Throws ConfigError when a conversion cannot begin at `place`: there is something, and no mark of

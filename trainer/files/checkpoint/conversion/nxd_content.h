@@ -20,8 +20,9 @@ struct NxdContent {
 };
 [[nodiscard]] std::unique_ptr<TensorSource> nxd_source(const Place& place, NxdContent content);
 
-/// Without a configuration: the tensors of each rank under "<file>:<path>", which says nothing of
-/// the weights that they are parts of. REQUIRES: nxd::is_nxd_folder(place). Throws ConfigError.
+/// The content without a configuration: the tensors of each rank under "<file>:<path>", which does
+/// not show the weights that they are parts of. REQUIRES: nxd::is_nxd_folder(place). Throws
+/// ConfigError.
 [[nodiscard]] NxdContent read_rank_files(const Place& place);
 
 /// open_checkpoint(), and such folders by their files: for those that show and compare.

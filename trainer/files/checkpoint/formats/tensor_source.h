@@ -31,11 +31,11 @@ struct SavedPoint {
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
-  /// For error texts.
+  /// Where the checkpoint is, for error texts.
   [[nodiscard]] virtual const std::string& address() const = 0;
   /// "trellis", "hugging_face", "megatron", …
   [[nodiscard]] virtual const char* format() const = 0;
-  /// By key, each once.
+  /// The tensors by key, each once.
   [[nodiscard]] virtual const std::vector<TensorEntry>& tensors() const = 0;
   [[nodiscard]] virtual SavedPoint point() const { return {}; }
   /// The elements of `box` of a tensor, row-major, in its own type. REQUIRES: the entry is one of
@@ -48,7 +48,8 @@ class TensorSource {
   }
 
   /// From now on read() may return before the file's content is compared with what was saved: a
-  /// thread does it meanwhile. For those that call finish_checks() before their result is complete.
+  /// thread does it meanwhile. For callers that call finish_checks() before their result is
+  /// complete.
   virtual void check_in_background() {}
   /// Throws the error of a file that read() took bytes from.
   virtual void finish_checks() {}

@@ -23,10 +23,10 @@ struct RunIdentity {
 };
 
 /// The checkpoints of a run: tags in one folder, of which each is complete, or the remainder of an
-/// interrupted save or deletion. Of one thread at a time.
+/// interrupted save or deletion. Used by one thread at a time.
 class CheckpointFolder {
  public:
-  /// Need not exist. `suffix`: of the tags whose remainders are ours.
+  /// The folder need not exist. `suffix`: the end of tags whose remainders belong to this program.
   explicit CheckpointFolder(std::shared_ptr<Storage> storage,
                             std::string suffix = kCheckpointSuffix, RunIdentity self = {});
 

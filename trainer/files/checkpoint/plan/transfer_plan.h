@@ -30,7 +30,7 @@ struct TransferPlan {
   /// The rank of a transfer. REQUIRES: the plan has it.
   [[nodiscard]] int rank_of(const std::string& id) const;
   [[nodiscard]] std::vector<std::string> items_of(int rank) const;
-  /// By rank, for `ranks` of them.
+  /// Bytes of each of `ranks` ranks.
   [[nodiscard]] std::vector<std::int64_t> bytes_per_rank(int ranks) const;
   /// One line per item: "rank 3  4096 B  model/…".
   [[nodiscard]] std::string to_string() const;

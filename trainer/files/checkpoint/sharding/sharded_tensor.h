@@ -56,15 +56,16 @@ struct ShardedTensor {
   static ShardedTensor from_rank_offsets(std::string key, DType dtype, Shape local_shape,
                                          const std::vector<RankOffset>& offsets,
                                          ReplicaId replica_id = {}, int prepend_axis_num = 0);
-  /// In global coordinates.
+  /// The elements of this shard, in global coordinates.
   [[nodiscard]] Box box() const;
   bool operator==(const ShardedTensor&) const = default;
 };
 
 /// A part of a local tensor, and what it is globally. `local` counts in the local tensor. A local
 /// tensor that is several global ones, such as fused projections, is a list of them, and states of
-/// the optimizer have the same parts under other keys: Megatron's ShardedTensorFactory. What no
-/// part covers is padding; what is no part of anything is not saved: its LocalNonpersistentObject.
+/// the optimizer have the same parts under other keys: Megatron's ShardedTensorFactory. Elements
+/// that no part covers are padding; a tensor without parts is not saved: Megatron's
+/// LocalNonpersistentObject.
 struct ShardedPart {
   ShardedTensor tensor;
   Box local;

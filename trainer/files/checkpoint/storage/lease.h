@@ -34,8 +34,8 @@ class Lease {
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
 
-  /// Before a save: throws OutputError when the lease was not renewed in time, or another run has
-  /// taken the folder meanwhile.
+  /// Called before a save: throws OutputError when the lease was not renewed in time, or another
+  /// run has taken the folder meanwhile.
   void check();
 
  private:

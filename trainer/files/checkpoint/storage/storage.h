@@ -105,8 +105,8 @@ class Storage {
   virtual void make_directories(const std::string& path) = 0;
   /// No error when there is none. It does not come back after a power cut. Throws OutputError.
   virtual void remove_file(const std::string& path) = 0;
-  /// With all that it holds, also unfinished files; no error when there is none. A symbolic link is
-  /// removed itself, not what it names. Throws OutputError.
+  /// Removes a folder with its content, also unfinished files; no error when there is none. A
+  /// symbolic link is removed itself, not what it names. Throws OutputError.
   virtual void remove_directory(const std::string& path) = 0;
   /// A file or folder gets another name, which nothing has yet. S3: object after object. Throws
   /// OutputError.

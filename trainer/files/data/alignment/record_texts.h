@@ -18,8 +18,8 @@ struct PreferenceText {
 
 /// Records as texts. Columns are found by their names, record by record; messages are lists of
 /// {"role", "content", …}, rendered by the tokenizer's chat template with the record's `tools`.
-/// For several threads. Members throw ConfigError, which names file and record, when a column is
-/// missing or of the wrong type, or an answer is empty.
+/// Safe for several threads. Members throw ConfigError, which names file and record, when a column
+/// is missing or of the wrong type, or an answer is empty.
 class RecordTexts {
  public:
   /// `tokenizer`: data.tokenizer.type; its template is read when the first chat is.
@@ -44,7 +44,7 @@ class RecordTexts {
   /// The texts of two columns.
   [[nodiscard]] AnsweredText pair(const Json& record, const char* prompt, const char* answer,
                                   std::int64_t index) const;
-  /// Those of a column, each with a role, none of them an answer that says nothing.
+  /// The messages of a column. Each has a role, and no answer is empty.
   [[nodiscard]] const Json& messages(const Json& record, const char* column,
                                      std::int64_t index) const;
   [[nodiscard]] AnsweredText chat_answer(const Json& record, std::int64_t index) const;

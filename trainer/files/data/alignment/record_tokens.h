@@ -32,25 +32,25 @@ struct QuestionTokens {
 enum class Truncation { kKeepStart, kKeepEnd };
 
 /// Records as tokens. A chat is encoded as a whole, as apply_chat_template does, and each token
-/// that has a byte of an answer is learned. Of other records prompt and answer are encoded
+/// that has a byte of an answer is learned. In other records prompt and answer are encoded
 /// separately, as NxDT does, with special tokens around them (TokenizerSection::special_tokens) and
-/// an end-of-sequence token; none is added where the text has it already. For several threads, of
-/// which each has a tokenizer for itself.
+/// an end-of-sequence token; none is added where the text has it already. Safe for several threads:
+/// each has its own tokenizer.
 class RecordTokens {
  public:
   /// Throws ConfigError when a tokenizer cannot be made, or names no end-of-sequence token.
   RecordTokens(std::shared_ptr<const RecordTexts> texts, TokenizerSection tokenizer);
 
-  /// At most `length` tokens. Throws ConfigError, which names file and record, when nothing of the
-  /// answer is left.
+  /// The record as at most `length` tokens. Throws ConfigError, which names file and record, when
+  /// nothing of the answer is left.
   [[nodiscard]] AnsweredTokens answered(std::int64_t index, std::int64_t length,
                                         Truncation truncation) const;
   /// Throws ConfigError, which names file and record, when there is nothing before the answer.
   [[nodiscard]] QuestionTokens question(std::int64_t index) const;
-  /// At most `length` tokens each. Without `max_prompt_length` prompt and answer are cut as one, as
-  /// TRL 1.16 does. With it, as NxDT and earlier TRL: when prompt and longer answer exceed
-  /// `length`, that many tokens of the prompt stay, its first or last ones; when they still do,
-  /// length − max_prompt_length tokens of each answer.
+  /// The two sequences of a record, at most `length` tokens each. Without `max_prompt_length`
+  /// prompt and answer are cut as one, as TRL 1.16 does. With it, as NxDT and earlier TRL: when
+  /// prompt and longer answer exceed `length`, that many tokens of the prompt stay, its first or
+  /// last ones; when they still do, length − max_prompt_length tokens of each answer.
   [[nodiscard]] PreferenceTokens preference(std::int64_t index, std::int64_t length,
                                             std::optional<std::int64_t> max_prompt_length,
                                             Truncation truncation) const;

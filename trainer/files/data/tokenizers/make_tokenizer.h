@@ -7,8 +7,8 @@
 
 namespace trellis::trainer {
 
-/// By `library` and what it needs; throws ConfigError when a file is missing, corrupt, or asks for
-/// something that is not supported.
+/// Makes a tokenizer by its `library` and the settings that this needs. Throws ConfigError when a
+/// file is missing, corrupt, or asks for something that is not supported.
 ///   byte-level     a byte is its id, 256 ends a document
 ///   huggingface    type: tokenizer.json or a directory that holds it (and tokenizer_config.json
 ///                  with the special tokens)

@@ -14,15 +14,15 @@ enum class UnicodeForm : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 /// utf8proc composes and decomposes those that its normal forms know.
 [[nodiscard]] std::string normal_form(std::string_view text, UnicodeForm form);
 [[nodiscard]] std::string lower_case(std::string_view text);
-/// Without the characters of a set: a decomposed text loses its accents.
+/// Removes the characters of a set: a decomposed text loses its accents.
 [[nodiscard]] std::string without(std::string_view text, CharSet set);
-/// White_Space at both ends.
+/// Removes White_Space at the left and right end.
 [[nodiscard]] std::string stripped(std::string_view text, bool left, bool right);
-/// BERT's cleaning: no control characters, one kind of space.
+/// BERT's cleaning: removes control characters and unifies spaces.
 [[nodiscard]] std::string cleaned(std::string_view text);
 /// Applies SentencePiece's rule "nmt": removes control characters and unifies spaces.
 [[nodiscard]] std::string nmt_cleaned(std::string_view text);
-/// A space around each Chinese character.
+/// Adds a space on both sides of each Chinese character.
 [[nodiscard]] std::string spaced_chinese(std::string_view text);
 
 }  // namespace trellis::trainer

@@ -11,8 +11,8 @@ namespace {
 
 using Places = std::span<const std::size_t>;
 
-/// The parts of a word that its tokens are. What the vocabulary does not have reaches up to the
-/// next token that it has, and is at least a character.
+/// The part of a word that each of its tokens covers. A token for text outside the vocabulary
+/// covers it up to the next token that the vocabulary has, and at least one character.
 std::vector<TextRange> ranges_of(std::string_view word, const WordModel& model,
                                  std::span<const std::int32_t> ids) {
   std::vector<TextRange> ranges;

@@ -51,7 +51,7 @@ class WordTokenizer : public Tokenizer {
 
  private:
   class Encoding;
-  /// Those that are looked for before the normalizer, or after it.
+  /// The added tokens that are looked for before the normalizer, or after it (`normalized`).
   [[nodiscard]] AddedTokens select(const std::vector<AddedToken>& added, bool normalized) const;
 
   std::unique_ptr<WordModel> model_;

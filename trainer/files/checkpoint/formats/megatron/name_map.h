@@ -64,9 +64,9 @@ struct AttentionSizes {
 inline constexpr const char* kLayers = "decoder.layers.";
 
 /// The weights of Megatron-core that hold the native weights `shapes`, which are those of a Llama
-/// or of a model of NxDT's Megatron family. Of an expert there is one for each of its matrices. The
-/// norm before a mixture has two, since models with transformer_engine and without have other names
-/// for it. Throws ConfigError with every weight that has no place there, and for heads that do not
+/// or of a model of NxDT's Megatron family. An expert has one for each of its matrices. The norm
+/// before a mixture has two, since models with transformer_engine and without have other names for
+/// it. Throws ConfigError with every weight that has no place there, and for heads that do not
 /// divide the rows.
 [[nodiscard]] std::vector<MegatronWeight> to_megatron(const ShapeOf& shapes,
                                                       const AttentionSizes& attention,

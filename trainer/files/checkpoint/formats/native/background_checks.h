@@ -22,7 +22,7 @@ class BackgroundChecks {
   BackgroundChecks& operator=(const BackgroundChecks&) = delete;
 
   void add(std::string path);
-  /// Until all are checked. Throws the first error.
+  /// Waits until all files are checked. Throws the first error.
   void finish();
 
  private:

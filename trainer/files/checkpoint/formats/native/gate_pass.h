@@ -5,10 +5,10 @@
 
 namespace trellis::checkpoint::native {
 
-/// A limit of how many do something at the same time; none: there is no limit.
+/// A limit of the threads that do something at the same time; none: there is no limit.
 using Gate = std::optional<std::counting_semaphore<>>;
 
-/// Is inside for as long as it lives.
+/// Holds one place of the gate for as long as it lives.
 class GatePass {
  public:
   explicit GatePass(Gate& gate) : gate_(gate) {

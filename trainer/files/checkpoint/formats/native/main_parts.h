@@ -7,7 +7,7 @@
 
 namespace trellis::checkpoint::native {
 
-/// Whose file a tensor goes to.
+/// The ranks that own the file which a tensor is written to.
 struct Owner {
   int shards = 1;   ///< data-parallel ranks with a file each: those after them hold copies
   int ep_rank = 0;  ///< with EP there is such a file for each of these: the first one counts for
@@ -15,7 +15,7 @@ struct Owner {
   bool of_experts = false;
 };
 
-/// Those of which the owner's tensor is the main replica.
+/// The parts of which the owner's tensor is the main replica.
 [[nodiscard]] std::vector<StoredPart> main_parts(const std::vector<ShardedPart>& parts,
                                                  const Owner& owner);
 

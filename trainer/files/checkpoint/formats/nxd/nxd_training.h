@@ -17,7 +17,7 @@ struct NxdTraining {
 
 /// Step: global_step of user_content.pt (NxDT, which is Lightning's form) or of NNM's files, else
 /// of the folder's name, else the number of steps that the optimizer counted. Samples: of the name,
-/// or 0. What cannot be read is a warning.
+/// or 0. A value that cannot be read is a warning.
 [[nodiscard]] NxdTraining read_training(const Place& place, const NxdFolder& folder);
 
 }  // namespace trellis::checkpoint::nxd
