@@ -68,8 +68,8 @@ class DataModule {
   /// applied; 0: there is none.
   [[nodiscard]] virtual std::int64_t num_evaluation_batches(Split) const { return 0; }
   /// Micro-batches of global batch `batch` (0 … num_evaluation_batches − 1) of a pass over held-out
-  /// data. Every pass starts at the first sample. What a last, incomplete batch does not have is
-  /// filled by rows whose loss_mask is 0 (validation_drop_last: false).
+  /// data. Every pass starts at the first sample. A last, incomplete batch is filled up with rows
+  /// whose loss_mask is 0 (validation_drop_last: false).
   [[nodiscard]] virtual std::vector<MicroBatch> evaluation_batches(Split split, std::int64_t batch,
                                                                    int dp_rank) const;
   [[nodiscard]] virtual std::int64_t num_tokens() const = 0;

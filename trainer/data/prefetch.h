@@ -7,8 +7,8 @@
 namespace trellis::trainer {
 
 /// Makes the micro-batches of the next step on `workers` threads while a step runs, and once for
-/// all ranks that read the same share. What they are does not depend on it. An error of a worker is
-/// thrown to the rank that asks for that step.
+/// all ranks that read the same share. Their content does not depend on `workers`. An error of a
+/// worker is thrown to the rank that asks for that step.
 [[nodiscard]] std::shared_ptr<const DataModule> make_prefetching_data_module(
     std::shared_ptr<const DataModule> data, int workers);
 

@@ -23,7 +23,7 @@ struct GenerationOptions {
   std::set<std::int64_t> stop = {};  ///< an answer ends with one of these, which belongs to it
   std::int64_t vocab_size = 0;       ///< tokens from here on only fill the vocabulary up
   std::int64_t cached_tokens = 0;  ///< of an answer that the cache has room for; 0: max_new_tokens
-  /// After each pass over the model and what chooses its tokens, when set. Pass 1 reads the
+  /// Called after each pass over the model and the choice of its tokens, when set. Pass 1 reads the
   /// prompts, each later one a token.
   std::function<void(std::int64_t pass, const KvCache& cache)> ended = {};
 };
