@@ -67,7 +67,7 @@ class Trainer {
  public:
   Trainer(const RunConfig& config, runtime::RankContext& rank,
           std::shared_ptr<const DataModule> data, TrainerServices services = {});
-  /// With process groups of the caller's; `parallel` must fit the configuration's sizes.
+  /// The same with the caller's process groups; `parallel` must fit the configuration's sizes.
   Trainer(const RunConfig& config, runtime::RankContext& rank,
           std::shared_ptr<const DataModule> data, const ParallelState& parallel,
           TrainerHooks hooks = {}, TrainerServices services = {});

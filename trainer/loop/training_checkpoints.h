@@ -16,8 +16,8 @@ class NeuronZero1Optimizer;
 struct RunConfig;
 struct StepResult;
 
-/// All that a rank's training is made of, for those who save and restore it. What is random is a
-/// function of the seed and of these numbers: no generator has a state.
+/// The whole state of a rank's training, for saving and restoring it. Random numbers are a function
+/// of the seed and of these numbers: no generator has a state.
 struct TrainingState {
   const RunConfig& config;
   runtime::RankContext& rank;
@@ -36,14 +36,14 @@ struct TrainingState {
 class TrainingCheckpoints {
  public:
   virtual ~TrainingCheckpoints() = default;
-  /// Before the first step. Returns how many steps are done: 0 for a new training.
+  /// Called before the first step. Returns how many steps are done: 0 for a new training.
   virtual std::int64_t restore(const TrainingState& state) = 0;
   /// Training samples that all steps up to `step` have consumed.
   [[nodiscard]] virtual std::int64_t consumed_samples(std::int64_t step) const = 0;
-  /// After each step, when validation, schedule and early stopping have seen it. `result`: the
-  /// scalars are there on rank 0 only.
+  /// Called after each step, when validation, schedule and early stopping have seen it. `result`:
+  /// the scalars are there on rank 0 only.
   virtual void after_step(const TrainingState& state, const StepResult& result) = 0;
-  /// After the last step, whatever ended the run but an error. `step`: how many are done.
+  /// Called after the last step, whatever ended the run but an error. `step`: how many are done.
   virtual void at_end(const TrainingState& state, std::int64_t step) = 0;
 };
 
