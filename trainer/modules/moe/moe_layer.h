@@ -42,7 +42,7 @@ class MoeLayer {
   [[nodiscard]] at::Tensor mix(const at::Tensor& tokens,
                                const std::shared_ptr<RouterRecord>& record) const;
   [[nodiscard]] at::Tensor run_experts(const at::Tensor& slots, const DispatchPlan& plan) const;
-  /// From tokens to slots, through the experts, and to picks.
+  /// Distributes tokens to slots, runs the experts, and returns their outputs by pick.
   [[nodiscard]] at::Tensor run_with_capacity(const at::Tensor& tokens, const DispatchPlan& plan,
                                              Layer& layer) const;
   [[nodiscard]] at::Tensor run_dropless(const at::Tensor& tokens, const at::Tensor& experts,
