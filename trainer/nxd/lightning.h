@@ -132,7 +132,7 @@ using BatchSource = std::function<MicroBatch(std::int64_t index, const SamplerAr
 
 /// Functions that every rank calls during a training: checkpoints (NeuronCheckpointIO::callback).
 struct LightningCallback {
-  /// Before the first step: the module may go on from where another training was.
+  /// Called before the first step: the module may continue from the state of another training.
   std::function<void(runtime::RankContext& rank, NeuronLTModule& module)> on_fit_start = {};
   std::function<void(runtime::RankContext& rank, NeuronLTModule& module, const LTStep& step)>
       on_train_step_end = {};

@@ -15,8 +15,8 @@ ModulePtr child_of(torch::nn::Module& module, const std::string& name) {
   return nullptr;
 }
 
-/// The module around the last part of a dotted path, and that part. What is missing on the way is
-/// made.
+/// The module around the last part of a dotted path, and that part. Makes the modules that are
+/// missing on the way.
 std::pair<torch::nn::Module*, std::string> place_of(torch::nn::Module& root,
                                                     const std::string& path) {
   torch::nn::Module* module = &root;

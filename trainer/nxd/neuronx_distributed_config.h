@@ -61,7 +61,7 @@ struct ModelInitConfig {
   bool include_buffers = false;
 };
 
-/// `mixed_precision_config`. What is not given follows zero_one_enabled.
+/// `mixed_precision_config`. Members without a value follow zero_one_enabled.
 struct MixedPrecisionConfig {
   std::optional<bool> use_master_weights = {};
   std::optional<bool> use_fp32_grad_acc = {};

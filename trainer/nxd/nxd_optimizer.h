@@ -30,7 +30,7 @@ class NxDOptimizer {
   void zero_grad(bool /*set_to_none*/ = false) {}
 
   using ParamGroup = NeuronZero1Optimizer::ParameterGroup;
-  /// With weight decay, without it, and those that were added.
+  /// The groups with weight decay, without it, and those that were added.
   [[nodiscard]] std::vector<ParamGroup> param_groups() const { return optimizer_->param_groups(); }
   /// Parameters leave the group that they were in and get their own weight decay and learning
   /// rate. Every rank names all of them, also those of other stages. Throws ConfigError: after

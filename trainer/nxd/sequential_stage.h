@@ -12,8 +12,8 @@
 namespace trellis::trainer {
 
 /// Which layers of a SequentialModel each stage holds. Only instances of transformer_layer_cls are
-/// counted and cut after; what precedes the first of them belongs to the first stage, what
-/// is after one to that one's stage.
+/// counted, and stages end after one of them; layers before the first instance belong to the first
+/// stage, layers after an instance to its stage.
 [[nodiscard]] std::vector<LayerRange> partition_model(const SequentialModel& model,
                                                       const NxDConfig& config);
 

@@ -16,13 +16,14 @@
 
 namespace trellis::trainer {
 
-/// save_checkpoint's arguments: NxD's names and defaults. What is not given is not saved.
+/// save_checkpoint's arguments: NxD's names and defaults. Members that are not set are not saved.
 struct SaveCheckpointArguments {
   std::string tag = {};  ///< folder of this checkpoint; "": "step_N" of the optimizer. One of the
                          ///< same name is replaced
   const NxDModel* model = nullptr;
   const NxDOptimizer* optimizer = nullptr;  ///< of `model`, which is given too
-  /// In their place, or without a model, this rank's tensors: only the same layout loads them.
+  /// This rank's tensors, in place of the model's and the optimizer's, or without a model: only the
+  /// same layout loads them.
   const checkpoint::native::TensorDict* model_dict = nullptr;
   const checkpoint::native::TensorDict* optimizer_dict = nullptr;
   const ParallelState* parallel = nullptr;  ///< of the dicts, where there is no `model`
@@ -67,9 +68,9 @@ struct LoadedCheckpoint {
 };
 
 /// NxD's save_checkpoint and load_checkpoint over one folder, local or s3://. The ranks of a
-/// process share one object, and all ranks of the run call each member together. What one rank
-/// throws all throw, so a program that catches it goes on. Checkpoints of a model and its optimizer
-/// open in every layout of it.
+/// process share one object, and all ranks of the run call each member together. An exception of
+/// one rank is thrown by all ranks, so that a program which catches it can continue. Checkpoints of
+/// a model and its optimizer open in every layout of it.
 ///
 ///     NxDCheckpoints checkpoints("run/checkpoints", world.world_size);
 ///     run_ranks(world, [&](RankContext& rank) {
@@ -94,7 +95,7 @@ class NxDCheckpoints {
                                    const LoadCheckpointArguments& arguments);
   /// True if there is a complete checkpoint.
   [[nodiscard]] bool has_checkpoint(runtime::RankContext& rank);
-  /// Until nothing is under way. Throws OutputError when the last save could not be written.
+  /// Waits until no save is under way. Throws OutputError when the last save could not be written.
   void finalize_checkpoint(runtime::RankContext& rank);
 
   [[nodiscard]] checkpoint::Storage& storage() { return folder_.storage(); }
