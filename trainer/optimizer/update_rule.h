@@ -77,7 +77,7 @@ class UpdateRule {
   /// New states, as before the first step.
   [[nodiscard]] virtual std::vector<OptimizerState> make_states(
       const ShardLayout& layout, const at::TensorOptions& options) const = 0;
-  /// On the host. `step` counts from 1.
+  /// The numbers of a step, computed on the host. `step` counts from 1.
   [[nodiscard]] virtual std::vector<double> numbers(std::int64_t step, double lr,
                                                     double weight_decay) const = 0;
   /// One step. Collective over the layout's groups for rules that need whole tensors.

@@ -48,8 +48,8 @@ class NeuronZero1Optimizer {
 
   /// First part of a step: sums the gradients that backward accumulated over TP and DP.
   void reduce_gradients();
-  /// Without data: the gradients of as many micro-batches count as accumulated. REQUIRES: before
-  /// the last micro-batch of the step.
+  /// Without data: counts the gradients of `microbatches` micro-batches as accumulated. REQUIRES:
+  /// before the last micro-batch of the step.
   void skip_gradients(int microbatches);
   /// Sets the factor of this step's gradients, by which they are multiplied when they are read: a
   /// number on the device, the same on every rank; undefined: no factor. REQUIRES: after
@@ -82,7 +82,7 @@ class NeuronZero1Optimizer {
   void for_each_reduced_gradient(
       const std::function<void(const ShardSlot&, const at::Tensor& rows)>& visit) const;
 
-  /// For memory accounting: what each buffer is.
+  /// Visits the buffers of gradients, or of states, for memory accounting.
   void for_each_gradient(const std::function<void(const at::Tensor&)>& visit) const;
   void for_each_state(const std::function<void(const at::Tensor&)>& visit) const;
   /// One tensor that a checkpoint keeps of a parameter on this rank.
