@@ -38,7 +38,7 @@ class FullySharding {
   /// backward runs. `input`: undefined for the first one, whose backward reads no weight.
   [[nodiscard]] at::Tensor run(int unit, const at::Tensor& input, const Module& module);
 
-  /// All weights are whole while it lives. What was written to them stays. Collective.
+  /// All weights are whole while it lives. Values that are written to them stay. Collective.
   class Whole {
    public:
     explicit Whole(FullySharding* sharding);  ///< null: weights are whole anyway

@@ -27,7 +27,7 @@ class ParallelState {
  public:
   /// A single rank.
   ParallelState() = default;
-  /// With the caller's groups; ZeRO-1 shards over `data`.
+  /// The caller's groups; ZeRO-1 shards over `data`.
   ParallelState(ParallelGroup tensor, ParallelGroup pipeline, ParallelGroup data)
       : tensor_(std::move(tensor)),
         pipeline_(std::move(pipeline)),
@@ -79,7 +79,7 @@ class ParallelState {
     state.fsdp_replicas_ = std::move(replicas);
     return state;
   }
-  /// With another group of ranks that hold the same key/value heads.
+  /// A copy of this state with another group of ranks that hold the same key/value heads.
   [[nodiscard]] ParallelState with_kv_shared_group(ParallelGroup group, ReplicaOrder order) const {
     ParallelState state = *this;
     state.kv_shared_ = std::move(group);

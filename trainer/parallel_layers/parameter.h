@@ -75,7 +75,7 @@ struct Parameter {
   return (parameter.size(0) + shards - 1) / shards;
 }
 
-/// In order of construction; addresses are stable.
+/// Parameters in the order of their construction; addresses are stable.
 using ParameterList = std::deque<Parameter>;
 
 class FullySharding;

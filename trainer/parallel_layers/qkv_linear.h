@@ -44,7 +44,7 @@ struct QkvPartition {
 [[nodiscard]] QkvPartition partition_qkv(const AttentionShape& shape, int tp,
                                          int kv_size_multiplier, ReplicaOrder order,
                                          const std::string& path, bool pad_heads = false);
-/// For each query head that `rank` holds whether it is one of the model's, not padding.
+/// For each query head that `rank` holds: true if it is one of the model's, false for padding.
 [[nodiscard]] std::vector<bool> real_query_heads(const QkvPartition& partition,
                                                  std::int64_t head_dim, int rank, int tp);
 

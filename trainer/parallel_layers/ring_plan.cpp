@@ -29,8 +29,8 @@ RingStep contiguous_step(const SequenceShard& shard, std::optional<std::int64_t>
   return step;
 }
 
-/// A rank has two chunks, an early and a late one. Of an earlier rank it reads the early chunk with
-/// both; of a later rank only its late chunk reads, and reads both.
+/// A rank has two chunks, an early and a late one. Both of its chunks read the early chunk of an
+/// earlier rank; only its late chunk reads a later rank's chunks, both of them.
 RingStep balanced_step(const SequenceShard& shard, int owner) {
   const std::int64_t local = shard.local_length(), half = local / 2;
   RingStep step;
