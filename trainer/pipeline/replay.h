@@ -11,7 +11,8 @@
 
 namespace trellis::trainer {
 
-/// Who repeats passes instead of executing them: the device, and whoever counts micro-batches.
+/// Functions that repeat passes instead of executing them: of the device, and of code that counts
+/// micro-batches.
 struct Replay {
   std::function<void()> mark;  ///< a period of the schedule ends here
   /// Repeats what was done between the last two marks, `times` times. `kept`: tensors that were

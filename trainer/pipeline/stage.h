@@ -47,7 +47,7 @@ struct DecodeTokens {
 /// Picks of a layer's router on a rank.
 struct RoutedLayer {
   at::Tensor counts;  ///< [2, experts] int64: picks, and those within the capacity
-  /// By expert: rows that were computed for it, on the host: RouterRecord::Layer.
+  /// By expert: rows that were computed for it, on the host; see RouterRecord::Layer.
   std::vector<std::int64_t> computed;
 };
 
@@ -78,7 +78,7 @@ class PipelineStage {
   /// Numbers that each micro-batch gives next to its loss, such as rewards; the same on every
   /// stage.
   [[nodiscard]] virtual std::int64_t num_metrics() const { return 0; }
-  /// Those of the last forward pass, [num_metrics()] without a gradient; on the last stage.
+  /// The metrics of the last forward pass, [num_metrics()] without a gradient; on the last stage.
   [[nodiscard]] virtual at::Tensor metrics() const { return {}; }
   /// Log-probability of each row's labels in the last forward pass over preference pairs, [rows];
   /// on the last stage.
@@ -86,8 +86,8 @@ class PipelineStage {
   /// Picks of the routers of this stage's layers in the training passes since the last call, by
   /// layer of the whole model. Empty without data.
   [[nodiscard]] virtual std::map<int, RoutedLayer> take_routed_tokens() const { return {}; }
-  /// Those of which this stage holds a copy, with all their copies. Whoever builds the model keeps
-  /// them equal: see TiedWeights.
+  /// The tied weights of which this stage holds a copy, with all their copies. Whoever builds the
+  /// model keeps them equal: see TiedWeights.
   [[nodiscard]] virtual std::vector<TiedWeight> tied_weights() const { return {}; }
 };
 
