@@ -10,7 +10,7 @@
 
 namespace trellis::trainer {
 
-/// In the run's folder, by its format; kineto and chakra are folders.
+/// Name of a trace in the run's folder, by its format; kineto and chakra are folders.
 [[nodiscard]] inline std::string trace_name(const std::string& format) {
   if (format == "perfetto") return "trace.pftrace";
   return format == "text" ? "trace.txt" : "trace." + format;
@@ -41,8 +41,8 @@ struct RunRequest : RunSource, DeviceSource {
   bool memory_timeline = false;       ///< also memory_timeline.json of the fullest rank
   std::function<void(const std::string& directory)>
       began;  ///< when set: called with the place where the run writes its files before it does
-  /// When set: gets what would be printed, when all files of the run are written and its folder is
-  /// still locked.
+  /// When set: called with the text that would be printed, after all files of the run are written
+  /// and while its folder is still locked.
   std::function<void(const std::string& text)> ended;
 };
 

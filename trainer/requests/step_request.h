@@ -18,9 +18,9 @@ enum class StepAnswer {
 class StepRunner {
  public:
   virtual ~StepRunner() = default;
-  /// One step of `trellis simulate`; `report` gets one JSON document. Says on stderr what went
-  /// wrong and returns the exit code; throws nothing. Of the request, what train alone knows, saves
-  /// and several steps are not read.
+  /// One step of `trellis simulate`; `report` gets one JSON document. Reports errors on stderr and
+  /// returns the exit code; throws nothing. Ignores the parts of the request that only `train`
+  /// uses, saves and the number of steps.
   virtual int run(const RunRequest& request, StepAnswer answer, std::string& report) = 0;
 };
 
