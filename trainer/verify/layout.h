@@ -18,9 +18,9 @@ struct ModelAxes {
 /// Every product TP · PP · DP · CP = ranks (CP with ring attention only, in each order) with VPP up
 /// to the layers (PP > 1), with and without sequence parallelism (TP > 1) and ZeRO-1, fully sharded
 /// (PP 1, DP or CP > 1; each number of copies that divides DP and leaves ranks to shard over), each
-/// number of copies of key/value heads that divides TP, each recompute
-/// mode and, with experts, each EP that divides DP and the experts. Whether one is legal for a
-/// configuration is for its validation to say; a combination that is not here is legal for none.
+/// number of copies of key/value heads that divides TP, each recompute mode and, with experts, each
+/// EP that divides DP and the experts. The validation of a configuration decides which of them are
+/// legal for it; a combination that is not here is legal for none.
 [[nodiscard]] std::vector<Layout> all_layouts(int ranks, int num_layers,
                                               const ModelAxes& axes = {});
 
