@@ -8,12 +8,12 @@
 
 #include "base/activity.h"
 #include "base/address.h"
-#include "base/process/launch.h"
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/files/partial_files.h"
-#include "cli/output/standard_output.h"
+#include "base/process/launch.h"
 #include "cli/options/suggestion.h"
+#include "cli/output/standard_output.h"
 #include "cli/output/terminal_stream.h"
 #include "cli/verbs/verbs.h"
 

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "base/error.h"
 #include "analysis/accuracy/dma_rows.h"
 #include "analysis/accuracy/interval_rows.h"
 #include "analysis/collectives/collective_sweep.h"
+#include "base/error.h"
 #include "device/kernels/kernel.h"
 #include "sim/config/load_system.h"
 

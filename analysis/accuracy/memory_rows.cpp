@@ -7,12 +7,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/yaml/yaml.h"
 #include "analysis/accuracy/published_rows.h"
+#include "base/process/parallel_for.h"
 #include "base/process/run_self.h"
+#include "base/yaml/yaml.h"
 #include "traces/report/text_table.h"
 #include "traces/report/validity.h"
-#include "base/process/parallel_for.h"
 
 namespace trellis::analysis {
 namespace {

@@ -7,12 +7,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
 #include "analysis/accuracy/score.h"
-#include "trainer/config/run_config.h"
-#include "trainer/config/step_place.h"
+#include "base/error.h"
 #include "traces/report/validity.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/run_config.h"
+#include "trainer/config/step_place.h"
 
 namespace trellis::analysis {
 namespace {

@@ -9,18 +9,18 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/files/cache_file.h"
 #include "base/content_hash.h"
 #include "base/error.h"
+#include "base/files/cache_file.h"
 #include "base/process/child_process.h"
 #include "base/process/parallel_for.h"
+#include "sim/config/load_system.h"
 #include "sim/config/system_config.h"
+#include "traces/report/step_view.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/step_place.h"
-#include "traces/report/step_view.h"
 #include "trainer/files/run/exp_manager.h"
-#include "trainer/config/load/load_run_config.h"
-#include "sim/config/load_system.h"
 
 namespace trellis::analysis {
 namespace {

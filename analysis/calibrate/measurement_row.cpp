@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "base/nearest.h"
-#include "sim/config/system_config.h"
 #include "sim/config/load_system.h"
+#include "sim/config/system_config.h"
 
 namespace trellis::analysis {
 

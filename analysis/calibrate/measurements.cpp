@@ -8,16 +8,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "traces/report/measured_step.h"
-#include "traces/report/report_file.h"
 #include "base/error.h"
 #include "base/files/input_file.h"
 #include "base/nearest.h"
-#include "sim/config/system_config.h"
-#include "trainer/config/run_config.h"
-#include "trainer/config/load/load_run_config.h"
-#include "trainer/config/check_fits_machine.h"
 #include "sim/config/load_system.h"
+#include "sim/config/system_config.h"
+#include "traces/report/measured_step.h"
+#include "traces/report/report_file.h"
+#include "trainer/config/check_fits_machine.h"
+#include "trainer/config/load/load_run_config.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::analysis {
 namespace {

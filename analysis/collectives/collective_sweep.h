@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "sim/collectives/selection.h"
+#include "sim/config/default_instance.h"
 #include "sim/config/system_config.h"
 #include "sim/sim.h"
-#include "sim/config/default_instance.h"
 
 namespace trellis::analysis {
 

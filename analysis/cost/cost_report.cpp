@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/cost/amounts.h"
+#include "base/number_text.h"
 #include "traces/report/text_table.h"
 #include "traces/report/validity.h"
-#include "base/number_text.h"
 
 namespace trellis::analysis {
 

@@ -6,9 +6,9 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "base/escape.h"
 #include "analysis/cost/amounts.h"
 #include "analysis/cost/page_file.h"
+#include "base/escape.h"
 #include "traces/report/report_page.h"
 #include "traces/report/text_table.h"
 

@@ -6,10 +6,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "trainer/config/step_place.h"
 #include "base/error.h"
 #include "base/files/input_file.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/step_place.h"
 
 namespace trellis::analysis {
 namespace {

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "analysis/explain/explanation.h"
-#include "traces/report/text_table.h"
 #include "base/escape.h"
+#include "traces/report/text_table.h"
 
 namespace trellis::analysis {
 namespace {

@@ -2,8 +2,8 @@
 #include "analysis/import/schema_keys.h"
 #include "analysis/import/setting_yaml.h"
 #include "analysis/import/yaml_keys.h"
-#include "trainer/config/run_config.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::analysis {
 

@@ -7,9 +7,9 @@
 #include "analysis/import/setting_yaml.h"
 #include "analysis/import/yaml_keys.h"
 #include "base/yaml/yaml.h"
-#include "trainer/config/reader/known_keys.h"
-#include "trainer/config/load/resolved_yaml.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/load/resolved_yaml.h"
+#include "trainer/config/reader/known_keys.h"
 
 namespace trellis::analysis {
 namespace {

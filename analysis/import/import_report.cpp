@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/import/setting_yaml.h"
-#include "traces/report/text_table.h"
 #include "base/escape.h"
+#include "traces/report/text_table.h"
 
 namespace trellis::analysis {
 namespace {

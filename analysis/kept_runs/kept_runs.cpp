@@ -8,17 +8,17 @@
 
 #include <fmt/format.h>
 
-#include "base/files/atomic_file.h"
 #include "base/byte_codec.h"
-#include "base/files/cache_file.h"
 #include "base/error.h"
-#include "base/log.h"
+#include "base/files/atomic_file.h"
+#include "base/files/cache_file.h"
 #include "base/files/run_lock.h"
 #include "base/files/share_file.h"
+#include "base/log.h"
 #include "sim/config/number_files.h"
-#include "trainer/config/run_config.h"
 #include "traces/report/validity.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/run_config.h"
 
 extern char** environ;
 

@@ -11,11 +11,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "sim/config/system_config.h"
-#include "trainer/config/run_config.h"
-#include "trainer/config/load/load_run_config.h"
-#include "trainer/config/check_fits_machine.h"
 #include "sim/config/load_system.h"
+#include "sim/config/system_config.h"
+#include "trainer/config/check_fits_machine.h"
+#include "trainer/config/load/load_run_config.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::analysis {
 namespace {

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "traces/report/text_table.h"
 #include "base/number_text.h"
+#include "traces/report/text_table.h"
 
 namespace trellis::analysis {
 namespace {

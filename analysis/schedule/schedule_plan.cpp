@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "traces/report/step_view.h"
 #include "trainer/config/load/run_plan.h"
 #include "trainer/config/parameter_count.h"
-#include "traces/report/step_view.h"
 
 namespace trellis::analysis {
 

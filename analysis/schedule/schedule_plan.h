@@ -6,10 +6,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "traces/report/report_file.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/schedule/balance.h"
 #include "trainer/config/schedule/schedule_timing.h"
-#include "traces/report/report_file.h"
 
 /// The input of `trellis schedule`: a schedule, and the costs that it is drawn with.
 namespace trellis::analysis {

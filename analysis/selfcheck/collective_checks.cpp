@@ -5,8 +5,8 @@
 
 #include "analysis/selfcheck/sanity_check.h"
 #include "analysis/selfcheck/workloads.h"
-#include "sim/config/load_system.h"
 #include "sim/collectives/outline.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::analysis {
 namespace {

@@ -5,12 +5,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/number_text.h"
 #include "traces/report/text_table.h"
+#include "trainer/config/check_fits_machine.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/machine.h"
 #include "trainer/config/run_config.h"
-#include "trainer/config/load/load_run_config.h"
-#include "trainer/config/check_fits_machine.h"
-#include "base/number_text.h"
 
 namespace trellis::analysis {
 

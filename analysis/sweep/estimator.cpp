@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "sim/config/load_system.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
-#include "sim/config/load_system.h"
 
 namespace trellis::analysis {
 

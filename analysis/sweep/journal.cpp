@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "analysis/sweep/row.h"
 #include "base/error.h"
 #include "base/escape.h"
-#include "analysis/sweep/row.h"
 #include "traces/report/json_form.h"
 
 namespace trellis::analysis {

@@ -5,9 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "analysis/sweep/space.h"
 #include "base/files/journal.h"
 #include "base/process/shard.h"
-#include "analysis/sweep/space.h"
 
 namespace trellis::analysis {
 

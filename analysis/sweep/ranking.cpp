@@ -7,10 +7,10 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
-#include "base/escape.h"
 #include "analysis/cost/amounts.h"
 #include "analysis/cost/cost_report.h"
+#include "base/error.h"
+#include "base/escape.h"
 #include "traces/report/text_table.h"
 
 namespace trellis::analysis {

@@ -8,16 +8,16 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "analysis/sweep/child_processes.h"
+#include "analysis/sweep/estimator.h"
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/log.h"
-#include "analysis/sweep/child_processes.h"
-#include "analysis/sweep/estimator.h"
-#include "traces/report/step_view.h"
-#include "traces/report/text_table.h"
 #include "base/number_text.h"
 #include "base/process/parallel_for.h"
+#include "traces/report/step_view.h"
+#include "traces/report/text_table.h"
 
 namespace trellis::analysis {
 namespace {

@@ -10,17 +10,17 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "analysis/sweep/bounds.h"
 #include "base/activity.h"
 #include "base/content_hash.h"
 #include "base/error.h"
 #include "base/problem.h"
-#include "base/yaml/yaml.h"
 #include "base/process/parallel_for.h"
-#include "analysis/sweep/bounds.h"
-#include "sim/config/system_config.h"
-#include "trainer/config/run_config.h"
-#include "trainer/config/load/load_run_config.h"
+#include "base/yaml/yaml.h"
 #include "sim/config/load_system.h"
+#include "sim/config/system_config.h"
+#include "trainer/config/load/load_run_config.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::analysis {
 namespace {

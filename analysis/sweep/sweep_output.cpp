@@ -9,9 +9,9 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "base/escape.h"
 #include "analysis/sweep/reproduce.h"
 #include "analysis/sweep/table_cells.h"
+#include "base/escape.h"
 #include "traces/report/text_table.h"
 
 namespace trellis::analysis {

@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/files/atomic_file.h"
 #include "base/escape.h"
+#include "base/files/atomic_file.h"
 
 namespace trellis::analysis {
 namespace {

@@ -5,12 +5,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "analysis/validate/ci_reports.h"
 #include "base/escape.h"
 #include "base/problem.h"
-#include "analysis/validate/ci_reports.h"
-#include "trainer/config/lr_scheduler.h"
-#include "trainer/config/load/run_plan.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/load/run_plan.h"
+#include "trainer/config/lr_scheduler.h"
 
 namespace trellis::analysis {
 namespace {

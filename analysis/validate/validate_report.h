@@ -6,8 +6,8 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "base/problem.h"
-#include "trainer/config/run_config.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::analysis {
 

@@ -7,10 +7,10 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/files/atomic_file.h"
 #include "base/byte_codec.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
 #include "base/log.h"
 
 namespace trellis {

@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
-#include "base/files/atomic_file.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "base/files/atomic_file.h"
 #include "base/files/file_stream.h"
 #include "base/files/input_file.h"
 #include "base/json/json_text.h"

@@ -13,8 +13,8 @@
 #include <nlohmann/json.hpp>
 
 #include "benchmarks/device/small_ops.h"
-#include "device/aten/state/rank_state.h"
 #include "device/aten/state/observer.h"
+#include "device/aten/state/rank_state.h"
 
 namespace trellis::benchmarks {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <fstream>
 
+#include "sim/config/load_system.h"
 #include "sim/sim.h"
 #include "tests/sim/cluster/job_builder.h"
 #include "tests/sim/tiny_program.h"
-#include "sim/config/load_system.h"
 
 // The cost of the model on the host: building it, a simulated instruction, a simulated cluster
 // item. Bars: 0.2 s for the model of a node; 150 ns an instruction, one by one; a step of 32 ranks

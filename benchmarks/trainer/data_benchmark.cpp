@@ -10,14 +10,14 @@
 
 #include <nlohmann/json.hpp>
 
-#include "trainer/files/data/alignment/alignment_samples.h"
 #include "trainer/data/data_module.h"
+#include "trainer/data/make_data_module.h"
+#include "trainer/files/data/alignment/alignment_samples.h"
 #include "trainer/files/data/megatron/indexed_dataset_builder.h"
 #include "trainer/files/data/text_files.h"
+#include "trainer/files/data/tokenizers/make_tokenizer.h"
 #include "trainer/files/data/tokenizers/tokenizer.h"
 #include "trainer/files/data/tokenizers/word_scanner.h"
-#include "trainer/files/data/tokenizers/make_tokenizer.h"
-#include "trainer/data/make_data_module.h"
 
 /// How fast data become micro-batches, on one core. Bars: BPE ≥ 50 MB/s of text, .bin ≥ 2 M
 /// tokens/s, JSON lines ≥ 20,000 records/s of 512 tokens, their first record within 2 s of 1 GB.

@@ -27,8 +27,8 @@
 #include "runtime/ranks/world.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
-#include "trainer/loop/trainer.h"
 #include "trainer/data/make_data_module.h"
+#include "trainer/loop/trainer.h"
 
 namespace trellis::benchmarks {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "benchmarks/support/alternating.h"
 #include "trainer/config/optimizer_table.h"
-#include "trainer/optimizer/stochastic_rounding.h"
 #include "trainer/optimizer/make_update_rule.h"
+#include "trainer/optimizer/stochastic_rounding.h"
 
 namespace trellis::benchmarks {
 namespace {

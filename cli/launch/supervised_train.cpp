@@ -21,15 +21,15 @@
 #include <nlohmann/json.hpp>
 
 #include "base/activity.h"
-#include "base/process/child_process.h"
 #include "base/error.h"
-#include "base/process/launch.h"
 #include "base/log.h"
-#include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
-#include "trainer/config/run_config.h"
-#include "trainer/files/run/exp_manager.h"
+#include "base/process/child_process.h"
+#include "base/process/launch.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/run_config.h"
+#include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/files/checkpoint/storage/open_storage.h"
+#include "trainer/files/run/exp_manager.h"
 
 namespace trellis::cli {
 namespace {

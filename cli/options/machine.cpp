@@ -1,10 +1,10 @@
 #include "cli/options/machine.h"
 
 #include "base/error.h"
+#include "sim/config/default_instance.h"
+#include "sim/config/load_system.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/load/load_run_config.h"
-#include "sim/config/load_system.h"
-#include "sim/config/default_instance.h"
 
 namespace trellis::cli {
 

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "base/process/launch.h"
 #include "base/log.h"
+#include "base/process/launch.h"
 #include "cli/options/not_empty.h"
 
 namespace trellis::cli {

@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "traces/report/text_table.h"
 #include "base/escape.h"
 #include "base/number_text.h"
+#include "traces/report/text_table.h"
 
 namespace trellis::cli {
 namespace {

@@ -1,7 +1,7 @@
 #include "cli/output/output_files.h"
 
-#include "base/files/atomic_file.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
 #include "base/output_error.h"
 
 namespace trellis::cli {

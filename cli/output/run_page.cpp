@@ -3,9 +3,9 @@
 #include <filesystem>
 
 #include "analysis/schedule/schedule_drawing.h"
-#include "trainer/config/run_config.h"
 #include "traces/report/report_page.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::cli {
 

@@ -8,19 +8,19 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/activity.h"
-#include "base/error.h"
 #include "analysis/accuracy/evaluate.h"
 #include "analysis/accuracy/memory_rows.h"
 #include "analysis/accuracy/replay_report.h"
-#include "traces/report/validated_record.h"
 #include "analysis/accuracy/score.h"
 #include "analysis/accuracy/training_report.h"
+#include "base/activity.h"
+#include "base/error.h"
+#include "base/process/parallel_for.h"
 #include "cli/options/not_empty.h"
 #include "cli/options/number_range.h"
 #include "cli/output/output_files.h"
 #include "cli/verbs/verbs.h"
-#include "base/process/parallel_for.h"
+#include "traces/report/validated_record.h"
 
 namespace trellis::cli {
 

@@ -11,9 +11,9 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/process/child_process.h"
 #include "base/error.h"
 #include "base/files/file_stream.h"
+#include "base/process/child_process.h"
 #include "cli/launch/load_trainer.h"
 #include "cli/verbs/verbs.h"
 #include "trainer/requests/step_request.h"

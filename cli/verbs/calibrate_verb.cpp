@@ -5,14 +5,14 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/activity.h"
 #include "analysis/calibrate/calibrate_report.h"
 #include "analysis/calibrate/measurements.h"
+#include "base/activity.h"
+#include "base/process/parallel_for.h"
 #include "cli/options/not_empty.h"
 #include "cli/options/number_range.h"
 #include "cli/output/output_files.h"
 #include "cli/verbs/verbs.h"
-#include "base/process/parallel_for.h"
 
 namespace trellis::cli {
 namespace {

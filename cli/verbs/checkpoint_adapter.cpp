@@ -10,13 +10,13 @@
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "base/number_text.h"
 #include "cli/options/accept_option.h"
-#include "cli/verbs/checkpoint_parts.h"
 #include "cli/options/not_empty.h"
+#include "cli/verbs/checkpoint_parts.h"
 #include "trainer/files/checkpoint/adapters/peft_folder.h"
 #include "trainer/files/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/files/checkpoint/conversion/saved_config.h"
-#include "base/number_text.h"
 
 namespace trellis::cli {
 namespace {

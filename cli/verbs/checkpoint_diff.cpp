@@ -7,12 +7,12 @@
 
 #include "base/activity.h"
 #include "base/error.h"
+#include "base/number_text.h"
+#include "cli/options/number_range.h"
+#include "cli/output/comparison_text.h"
 #include "cli/verbs/checkpoint_parts.h"
 #include "cli/verbs/checkpoint_source.h"
-#include "cli/output/comparison_text.h"
-#include "cli/options/number_range.h"
 #include "trainer/files/checkpoint/conversion/compare.h"
-#include "base/number_text.h"
 
 namespace trellis::cli {
 namespace {

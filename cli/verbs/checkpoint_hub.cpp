@@ -12,13 +12,14 @@
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "base/number_text.h"
 #include "cli/options/accept_option.h"
+#include "cli/options/not_empty.h"
+#include "cli/options/number_range.h"
+#include "cli/output/comparison_text.h"
 #include "cli/verbs/checkpoint_hub.h"
 #include "cli/verbs/checkpoint_parts.h"
 #include "cli/verbs/checkpoint_tokens.h"
-#include "cli/output/comparison_text.h"
-#include "cli/options/not_empty.h"
-#include "cli/options/number_range.h"
 #include "trainer/files/checkpoint/adapters/merged_source.h"
 #include "trainer/files/checkpoint/conversion/model_check.h"
 #include "trainer/files/checkpoint/conversion/open_checkpoint.h"
@@ -28,7 +29,6 @@
 #include "trainer/files/checkpoint/formats/hugging_face/hub_folder.h"
 #include "trainer/files/checkpoint/formats/hugging_face/hub_writer.h"
 #include "trainer/files/checkpoint/sharding/state_keys.h"
-#include "base/number_text.h"
 
 namespace trellis::cli {
 namespace {

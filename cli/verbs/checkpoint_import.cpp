@@ -5,9 +5,9 @@
 
 #include "base/activity.h"
 #include "base/error.h"
-#include "cli/verbs/checkpoint_source.h"
-#include "cli/output/comparison_text.h"
 #include "cli/launch/load_trainer.h"
+#include "cli/output/comparison_text.h"
+#include "cli/verbs/checkpoint_source.h"
 #include "trainer/files/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/files/checkpoint/conversion/verify.h"
 

@@ -2,10 +2,10 @@
 
 #include "base/error.h"
 #include "cli/launch/load_trainer.h"
-#include "trainer/requests/nxd_content_request.h"
 #include "trainer/files/checkpoint/conversion/nxd_content.h"
 #include "trainer/files/checkpoint/formats/native/checksums.h"
 #include "trainer/files/checkpoint/formats/nxd/nxd_folder.h"
+#include "trainer/requests/nxd_content_request.h"
 
 namespace trellis::cli {
 

@@ -9,8 +9,8 @@
 #include "base/files/input_file.h"
 #include "base/log.h"
 #include "trainer/files/data/chat/end_of_turn.h"
-#include "trainer/files/data/tokenizers/tokenizer.h"
 #include "trainer/files/data/tokenizers/make_tokenizer.h"
+#include "trainer/files/data/tokenizers/tokenizer.h"
 
 namespace trellis::cli {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "trainer/files/checkpoint/formats/hugging_face/hub_config.h"
 #include "trainer/config/run_config.h"
+#include "trainer/files/checkpoint/formats/hugging_face/hub_config.h"
 
 namespace trellis::cli {
 

@@ -9,20 +9,20 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "traces/report/text_table.h"
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "base/number_text.h"
 #include "cli/verbs/checkpoint_parts.h"
 #include "cli/verbs/checkpoint_source.h"
 #include "cli/verbs/verbs.h"
+#include "traces/report/text_table.h"
 #include "trainer/files/checkpoint/conversion/check_files.h"
 #include "trainer/files/checkpoint/formats/native/checksums.h"
 #include "trainer/files/checkpoint/formats/native/manifest.h"
 #include "trainer/files/checkpoint/formats/native/native_source.h"
 #include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
-#include "base/number_text.h"
 #include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::cli {

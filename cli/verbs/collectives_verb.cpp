@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "analysis/collectives/collective_sweep.h"
 #include "base/error.h"
 #include "base/yaml/yaml.h"
-#include "analysis/collectives/collective_sweep.h"
 #include "cli/options/not_empty.h"
 #include "cli/verbs/verbs.h"
 

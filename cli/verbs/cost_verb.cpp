@@ -9,16 +9,16 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "base/activity.h"
-#include "base/error.h"
-#include "base/yaml/yaml.h"
 #include "analysis/cost/amounts.h"
 #include "analysis/cost/cost_report.h"
 #include "analysis/cost/cost_table.h"
+#include "base/activity.h"
+#include "base/error.h"
+#include "base/process/run_self.h"
+#include "base/yaml/yaml.h"
 #include "cli/options/not_empty.h"
 #include "cli/options/number_range.h"
 #include "cli/output/output_files.h"
-#include "base/process/run_self.h"
 #include "cli/verbs/verbs.h"
 #include "traces/report/checkpoint_report.h"
 #include "traces/report/report_file.h"

@@ -11,8 +11,8 @@
 #include "cli/launch/load_trainer.h"
 #include "cli/options/number_range.h"
 #include "cli/verbs/verbs.h"
-#include "trainer/requests/data_request.h"
 #include "trainer/files/data/build_dataset.h"
+#include "trainer/requests/data_request.h"
 
 namespace trellis::cli {
 namespace {

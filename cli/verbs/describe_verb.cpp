@@ -5,12 +5,15 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "cli/verbs/describe_keys.h"
-#include "cli/output/graphviz.h"
 #include "cli/options/not_empty.h"
 #include "cli/options/number_range.h"
+#include "cli/output/graphviz.h"
 #include "cli/output/output_files.h"
+#include "cli/verbs/describe_keys.h"
 #include "cli/verbs/verbs.h"
+#include "sim/config/default_instance.h"
+#include "sim/config/load_software.h"
+#include "sim/config/load_system.h"
 #include "sim/config/storage_config.h"
 #include "sim/config/system_config.h"
 #include "sim/describe/describe.h"
@@ -18,9 +21,6 @@
 #include "sim/describe/parameters.h"
 #include "sim/describe/software_text.h"
 #include "sim/describe/storage_text.h"
-#include "sim/config/load_system.h"
-#include "sim/config/load_software.h"
-#include "sim/config/default_instance.h"
 
 namespace trellis::cli {
 namespace {

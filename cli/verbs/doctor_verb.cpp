@@ -16,17 +16,17 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "traces/report/validity.h"
-#include "base/files/cache_directory.h"
 #include "base/error.h"
-#include "base/process/host_memory.h"
+#include "base/files/cache_directory.h"
 #include "base/files/shared_files.h"
+#include "base/number_text.h"
+#include "base/process/host_memory.h"
 #include "cli/launch/load_trainer.h"
 #include "cli/verbs/verbs.h"
-#include "sim/config/system_config.h"
-#include "trainer/files/data/chat/template_child.h"
-#include "base/number_text.h"
 #include "sim/config/load_system.h"
+#include "sim/config/system_config.h"
+#include "traces/report/validity.h"
+#include "trainer/files/data/chat/template_child.h"
 
 namespace trellis::cli {
 namespace {

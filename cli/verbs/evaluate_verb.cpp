@@ -2,15 +2,15 @@
 
 #include <CLI/CLI.hpp>
 
-#include "cli/options/accept_option.h"
 #include "cli/launch/interrupt_watch.h"
 #include "cli/launch/load_trainer.h"
+#include "cli/options/accept_option.h"
 #include "cli/options/machine.h"
 #include "cli/options/not_empty.h"
 #include "cli/options/number_range.h"
 #include "cli/options/one_process.h"
-#include "cli/output/output_files.h"
 #include "cli/options/rank_options.h"
+#include "cli/output/output_files.h"
 #include "cli/verbs/verbs.h"
 #include "trainer/requests/evaluate_request.h"
 

@@ -12,18 +12,18 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/explain/explanation.h"
-#include "trainer/config/step_place.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "base/process/parallel_for.h"
 #include "cli/options/machine.h"
 #include "cli/options/not_empty.h"
 #include "cli/options/number_range.h"
 #include "cli/output/output_files.h"
 #include "cli/verbs/verbs.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/machine.h"
 #include "trainer/config/run_config.h"
-#include "trainer/config/load/load_run_config.h"
-#include "base/process/parallel_for.h"
+#include "trainer/config/step_place.h"
 
 namespace trellis::cli {
 namespace {

@@ -6,12 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/export/exported_config.h"
-#include "traces/report/text_table.h"
 #include "base/error.h"
 #include "base/escape.h"
 #include "cli/options/not_empty.h"
 #include "cli/output/output_files.h"
 #include "cli/verbs/verbs.h"
+#include "traces/report/text_table.h"
 
 namespace trellis::cli {
 namespace {

@@ -5,8 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/files/atomic_file.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
 #include "cli/options/ci_options.h"
 #include "cli/options/not_empty.h"
 #include "cli/verbs/verbs.h"

@@ -12,12 +12,12 @@
 
 #include "analysis/cost/amounts.h"
 #include "analysis/cost/goodput.h"
-#include "traces/report/report_file.h"
 #include "base/error.h"
 #include "base/process/run_self.h"
 #include "cli/options/not_empty.h"
 #include "cli/options/number_range.h"
 #include "cli/verbs/verbs.h"
+#include "traces/report/report_file.h"
 
 namespace trellis::cli {
 namespace {

@@ -10,9 +10,9 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "cli/options/accept_option.h"
-#include "cli/verbs/checkpoint_import.h"
 #include "cli/options/not_empty.h"
 #include "cli/output/output_files.h"
+#include "cli/verbs/checkpoint_import.h"
 #include "cli/verbs/verbs.h"
 #include "trainer/config/load/load_run_config.h"
 

@@ -13,9 +13,9 @@
 #include "cli/options/not_empty.h"
 #include "cli/output/output_files.h"
 #include "cli/verbs/verbs.h"
+#include "sim/config/default_instance.h"
 #include "sim/profile/import.h"
 #include "traces/perfetto_writer.h"
-#include "sim/config/default_instance.h"
 
 namespace trellis::cli {
 

@@ -16,10 +16,10 @@
 #include "device/kernels/catalogue.h"
 #include "device/kernels/kernel.h"
 #include "device/kernels/kernel_report.h"
+#include "sim/config/default_instance.h"
+#include "sim/config/load_system.h"
 #include "sim/config/system_config.h"
 #include "traces/perfetto_writer.h"
-#include "sim/config/load_system.h"
-#include "sim/config/default_instance.h"
 
 namespace trellis::cli {
 

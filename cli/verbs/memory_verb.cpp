@@ -8,19 +8,19 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "analysis/memory/changes.h"
 #include "base/activity.h"
 #include "base/error.h"
-#include "cli/launch/load_trainer.h"
-#include "cli/options/machine.h"
-#include "analysis/memory/changes.h"
-#include "cli/options/not_empty.h"
-#include "cli/options/number_range.h"
-#include "base/process/run_self.h"
-#include "cli/verbs/verbs.h"
-#include "trainer/requests/memory_request.h"
-#include "traces/report/memory_plan.h"
 #include "base/number_text.h"
 #include "base/process/parallel_for.h"
+#include "base/process/run_self.h"
+#include "cli/launch/load_trainer.h"
+#include "cli/options/machine.h"
+#include "cli/options/not_empty.h"
+#include "cli/options/number_range.h"
+#include "cli/verbs/verbs.h"
+#include "traces/report/memory_plan.h"
+#include "trainer/requests/memory_request.h"
 
 namespace trellis::cli {
 namespace {

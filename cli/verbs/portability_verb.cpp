@@ -13,10 +13,10 @@
 #include "cli/options/number_range.h"
 #include "cli/options/one_process.h"
 #include "cli/verbs/verbs.h"
-#include "sim/config/system_config.h"
-#include "trainer/requests/portability_request.h"
-#include "trainer/config/load/load_run_config.h"
 #include "sim/config/load_system.h"
+#include "sim/config/system_config.h"
+#include "trainer/config/load/load_run_config.h"
+#include "trainer/requests/portability_request.h"
 
 namespace trellis::cli {
 namespace {

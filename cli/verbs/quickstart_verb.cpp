@@ -5,8 +5,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include "base/files/atomic_file.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
 #include "base/files/input_file.h"
 #include "base/files/shared_files.h"
 #include "cli/verbs/verbs.h"

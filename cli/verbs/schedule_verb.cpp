@@ -7,15 +7,15 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "analysis/schedule/schedule_drawing.h"
 #include "base/activity.h"
 #include "base/error.h"
 #include "cli/options/not_empty.h"
 #include "cli/options/number_range.h"
 #include "cli/output/output_files.h"
-#include "analysis/schedule/schedule_drawing.h"
 #include "cli/verbs/verbs.h"
-#include "trainer/config/run_config.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::cli {
 namespace {

@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "analysis/selfcheck/sanity_check.h"
 #include "base/activity.h"
 #include "base/error.h"
-#include "analysis/selfcheck/sanity_check.h"
 #include "cli/verbs/verbs.h"
 
 namespace trellis::cli {

@@ -5,17 +5,17 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
-#include "cli/options/machine.h"
-#include "cli/options/not_empty.h"
-#include "cli/options/number_range.h"
-#include "cli/output/output_files.h"
-#include "cli/output/parquet_file.h"
-#include "cli/options/shard_of_launch.h"
 #include "analysis/sweep/runner.h"
 #include "analysis/sweep/sweep_output.h"
 #include "analysis/sweep/sweep_page.h"
 #include "analysis/sweep/table_cells.h"
+#include "base/error.h"
+#include "cli/options/machine.h"
+#include "cli/options/not_empty.h"
+#include "cli/options/number_range.h"
+#include "cli/options/shard_of_launch.h"
+#include "cli/output/output_files.h"
+#include "cli/output/parquet_file.h"
 #include "cli/verbs/verbs.h"
 #include "traces/table_request.h"
 

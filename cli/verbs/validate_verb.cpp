@@ -5,16 +5,16 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "analysis/validate/validate_report.h"
 #include "base/error.h"
 #include "base/escape.h"
 #include "cli/options/ci_options.h"
 #include "cli/options/machine.h"
 #include "cli/options/number_range.h"
-#include "analysis/validate/validate_report.h"
 #include "cli/verbs/verbs.h"
-#include "trainer/config/machine.h"
-#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/check_fits_machine.h"
+#include "trainer/config/load/load_run_config.h"
+#include "trainer/config/machine.h"
 
 namespace trellis::cli {
 namespace {

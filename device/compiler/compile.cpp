@@ -7,13 +7,13 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "device/compiler/rules/expand.h"
 #include "device/compiler/fusion/fusion.h"
+#include "device/compiler/fusion/lower_chain.h"
+#include "device/compiler/ops/lowering.h"
+#include "device/compiler/rules/expand.h"
 #include "device/compiler/rules/graph_editor.h"
 #include "device/compiler/rules/graph_rules.h"
-#include "device/compiler/ops/lowering.h"
 #include "sim/collectives/stage_steps.h"
-#include "device/compiler/fusion/lower_chain.h"
 
 namespace trellis::device {
 namespace {

@@ -10,16 +10,16 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "device/driver/timing/cluster_job.h"
+#include "device/driver/record/rank_recorder_impl.h"
 #include "device/driver/reports/memory_report.h"
 #include "device/driver/reports/portability.h"
 #include "device/driver/reports/rank_divergence.h"
-#include "device/driver/timing/rank_clock.h"
-#include "device/driver/session_impl.h"
 #include "device/driver/reports/step_report.h"
 #include "device/driver/reports/step_trace.h"
+#include "device/driver/session_impl.h"
+#include "device/driver/timing/cluster_job.h"
+#include "device/driver/timing/rank_clock.h"
 #include "sim/config/load_system.h"
-#include "device/driver/record/rank_recorder_impl.h"
 
 namespace trellis::device {
 

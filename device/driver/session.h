@@ -17,10 +17,10 @@
 #include "device/compiler/graph/op_record.h"
 #include "device/driver/record/rank_recorder.h"
 #include "device/driver/timing/step_stream.h"
+#include "sim/config/default_instance.h"
+#include "sim/config/load_system.h"
 #include "sim/config/system_config.h"
 #include "sim/sim.h"
-#include "sim/config/load_system.h"
-#include "sim/config/default_instance.h"
 
 /// Where recorded operations become graphs, programs and simulated time. Plain C++ (no LibTorch):
 /// device/aten feeds it.

@@ -3,10 +3,10 @@
 
 #include "base/byte_codec.h"
 #include "base/error.h"
+#include "device/driver/record/rank_recorder_impl.h"
+#include "device/driver/record/step_codec.h"
 #include "device/driver/reports/memory_report.h"
 #include "device/driver/session_impl.h"
-#include "device/driver/record/step_codec.h"
-#include "device/driver/record/rank_recorder_impl.h"
 
 namespace trellis::device {
 namespace {

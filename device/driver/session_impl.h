@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/content_hash.h"
-#include "device/driver/timing/cluster_job.h"
 #include "device/driver/record/operator_uses.h"
-#include "device/driver/timing/program_timer.h"
 #include "device/driver/session.h"
+#include "device/driver/timing/cluster_job.h"
+#include "device/driver/timing/program_timer.h"
 
 namespace trellis::device {
 

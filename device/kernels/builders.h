@@ -1,7 +1,7 @@
 #pragma once
 
-#include "device/kernels/kernel_spec.h"
 #include "device/kernels/graph_writer.h"
+#include "device/kernels/kernel_spec.h"
 
 /// The catalogue's entries: operands and programs.
 namespace trellis::device {

@@ -4,8 +4,8 @@
 #include "device/compiler/gemm/gemm.h"
 #include "device/compiler/gemm/gemm_mx.h"
 #include "device/compiler/gemm/gemm_tilings.h"
-#include "device/kernels/builders.h"
 #include "device/compiler/gemm/lower_gemm.h"
+#include "device/kernels/builders.h"
 
 namespace trellis::device {
 namespace {

@@ -6,8 +6,8 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "runtime/ranks/world.h"
-#include "trainer/nxd/nxd.h"
 #include "trainer/nxd/initialize_parallel_model.h"
+#include "trainer/nxd/nxd.h"
 
 using namespace trellis::trainer;
 constexpr std::int64_t kVocabulary = 64, kHidden = 32, kSequence = 16, kBatch = 8, kSteps = 60;

@@ -2,11 +2,11 @@
 // the training when the loss is low enough. docs/guides/extend.md explains it.
 #include <cstdio>
 
-#include "runtime/rendezvous/stop_request.h"
 #include "runtime/ranks/world.h"
-#include "trainer/loop/trainer.h"
+#include "runtime/rendezvous/stop_request.h"
 #include "trainer/config/load/load_run_config.h"
 #include "trainer/data/make_data_module.h"
+#include "trainer/loop/trainer.h"
 
 using namespace trellis::trainer;
 

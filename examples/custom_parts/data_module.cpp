@@ -5,8 +5,8 @@
 #include <ATen/ATen.h>
 
 #include "runtime/ranks/world.h"
-#include "trainer/loop/trainer.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/loop/trainer.h"
 
 using namespace trellis::trainer;
 

@@ -5,8 +5,8 @@
 #include <ATen/ATen.h>
 
 #include "runtime/ranks/world.h"
-#include "trainer/nxd/nxd.h"
 #include "trainer/nxd/initialize_parallel_model.h"
+#include "trainer/nxd/nxd.h"
 
 using namespace trellis::trainer;
 constexpr std::int64_t kVocabulary = 64, kHidden = 32, kSequence = 16, kBatch = 8, kSteps = 40;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include <ATen/core/Tensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
 
 namespace trellis::runtime {
 

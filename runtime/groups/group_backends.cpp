@@ -5,13 +5,13 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "runtime/calls/transfer.h"
 #include "runtime/groups/device_plugin.h"
+#include "runtime/groups/staged_group.h"
+#include "runtime/groups/world_options.h"
 #include "runtime/links/gloo_backend.h"
 #include "runtime/links/process_link.h"
 #include "runtime/rendezvous/rendezvous.h"
-#include "runtime/groups/staged_group.h"
-#include "runtime/calls/transfer.h"
-#include "runtime/groups/world_options.h"
 
 namespace trellis::runtime {
 namespace {

@@ -4,9 +4,9 @@
 #include <numeric>
 
 #include "device/plugin.h"
-#include "runtime/groups/device_plugin.h"
 #include "runtime/calls/premultiplied.h"
 #include "runtime/calls/reduce_kernel.h"
+#include "runtime/groups/device_plugin.h"
 #include "runtime/groups/work.h"
 
 namespace trellis::runtime {

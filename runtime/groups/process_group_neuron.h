@@ -8,8 +8,8 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "runtime/rendezvous/rendezvous.h"
 #include "runtime/groups/side_builder.h"
+#include "runtime/rendezvous/rendezvous.h"
 
 namespace trellis::runtime {
 

@@ -16,8 +16,8 @@
 #include "runtime/hangs/dump_once.h"
 #include "runtime/hangs/hang_watch.h"
 #include "runtime/links/process_link.h"
-#include "runtime/rendezvous/rendezvous.h"
 #include "runtime/ranks/world.h"
+#include "runtime/rendezvous/rendezvous.h"
 
 namespace trellis::runtime {
 

@@ -7,13 +7,13 @@
 #include <torch/library.h>
 
 #include "base/error.h"
-#include "runtime/hangs/crash.h"
 #include "runtime/groups/device_plugin.h"
+#include "runtime/hangs/crash.h"
 #include "runtime/hangs/dump_once.h"
 #include "runtime/hangs/hang_watch.h"
 #include "runtime/ranks/rank_process.h"
-#include "runtime/rendezvous/rendezvous.h"
 #include "runtime/ranks/world.h"
+#include "runtime/rendezvous/rendezvous.h"
 
 /// Classes that make this room usable from Python: torch.classes.trellis.RankWorld for ranks that
 /// are threads, torch.classes.trellis.RankProcess for one that is a process. Both return a

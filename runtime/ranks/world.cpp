@@ -23,11 +23,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "runtime/groups/device_plugin.h"
-#include "runtime/hangs/dump_once.h"
 #include "runtime/groups/group_backends.h"
+#include "runtime/groups/process_group_neuron.h"
+#include "runtime/hangs/dump_once.h"
 #include "runtime/hangs/hang_watch.h"
 #include "runtime/links/process_link.h"
-#include "runtime/groups/process_group_neuron.h"
 #include "runtime/ranks/rank_thread.h"
 #include "runtime/rendezvous/rendezvous.h"
 

@@ -18,9 +18,9 @@
 #include "base/error.h"
 #include "runtime/calls/call_place.h"
 #include "runtime/calls/flight_recorder.h"
-#include "runtime/rendezvous/host_threads.h"
-#include "runtime/links/process_link.h"
 #include "runtime/calls/transfer.h"
+#include "runtime/links/process_link.h"
+#include "runtime/rendezvous/host_threads.h"
 
 namespace trellis::runtime {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "sim/collectives/step_plans.h"
 #include "sim/collectives/stage_steps.h"
+#include "sim/collectives/step_plans.h"
 
 namespace trellis::sim {
 namespace {

@@ -1,7 +1,7 @@
 #include "sim/config/instance_advice.h"
 
-#include "sim/config/system_config.h"
 #include "sim/config/load_system.h"
+#include "sim/config/system_config.h"
 
 namespace trellis::sim {
 

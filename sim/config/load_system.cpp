@@ -6,10 +6,10 @@
 #include "base/nearest.h"
 #include "sim/config/instance_advice.h"  // pair: advice reads the other instances
 #include "sim/config/instance_reader.h"
+#include "sim/config/load_software.h"
 #include "sim/config/logical_core.h"
 #include "sim/config/overlay.h"
 #include "sim/config/parameter_reader.h"
-#include "sim/config/load_software.h"
 
 namespace trellis::sim {
 namespace {

@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "sim/config/load_software.h"
 #include "sim/config/overlay.h"
 #include "sim/config/software_config.h"
 #include "sim/config/system_config.h"
 #include "sim/describe/parameters.h"
-#include "sim/config/load_software.h"
 
 namespace trellis::sim {
 namespace {

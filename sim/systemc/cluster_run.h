@@ -12,8 +12,8 @@
 #include "sim/cluster/checked_job.h"
 #include "sim/cluster/comm_profiler.h"
 #include "sim/cluster/core_sharing.h"
-#include "sim/systemc/network.h"
 #include "sim/cluster/resource_classes.h"
+#include "sim/systemc/network.h"
 
 namespace trellis::sim {
 

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "base/error.h"
-#include "sim/systemc/time.h"
 #include "sim/neuron_core/resolved_queue.h"
+#include "sim/systemc/time.h"
 
 namespace trellis::sim {
 namespace {

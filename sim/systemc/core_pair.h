@@ -6,8 +6,8 @@
 #include <systemc>
 #include <vector>
 
-#include "sim/systemc/hbm.h"
 #include "sim/systemc/fast_forward.h"
+#include "sim/systemc/hbm.h"
 #include "sim/systemc/neuron_core.h"
 #include "sim/systemc/sequencer.h"
 

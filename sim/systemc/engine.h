@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "sim/systemc/dma_queue.h"
 #include "sim/neuron_core/busy_meter.h"
 #include "sim/neuron_core/port_arbiter.h"
 #include "sim/neuron_core/resolved_queue.h"
 #include "sim/neuron_core/semaphore.h"
 #include "sim/neuron_core/tensor_pipeline.h"
 #include "sim/neuron_core/turn.h"
+#include "sim/systemc/dma_queue.h"
 
 namespace trellis::sim {
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "sim/systemc/dma_queue.h"
-#include "sim/systemc/hbm.h"
 #include "sim/systemc/engine.h"
 #include "sim/systemc/fast_forward.h"
+#include "sim/systemc/hbm.h"
 
 namespace trellis::sim {
 

@@ -3,8 +3,8 @@
 #include <systemc>
 #include <vector>
 
-#include "sim/systemc/engine.h"
 #include "sim/neuron_core/turn.h"
+#include "sim/systemc/engine.h"
 
 namespace trellis::sim {
 

@@ -3,14 +3,14 @@
 #include <optional>
 
 #include "base/error.h"
-#include "sim/systemc/cluster_run.h"
 #include "sim/cluster/collective_timing.h"
 #include "sim/cluster/comm_profiler.h"
 #include "sim/cluster/symmetry.h"
-#include "sim/systemc/kernel_thread.h"
-#include "sim/systemc/core_pair.h"
-#include "sim/sim.h"
 #include "sim/collectives/stage_steps.h"
+#include "sim/sim.h"
+#include "sim/systemc/cluster_run.h"
+#include "sim/systemc/core_pair.h"
+#include "sim/systemc/kernel_thread.h"
 
 namespace trellis::sim {
 namespace {

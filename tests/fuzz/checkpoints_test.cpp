@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/fuzz/changed_files.h"
-#include "tests/trainer/checkpoint/sample_files.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/trainer/checkpoint/sample_files.h"
 #include "trainer/files/checkpoint/containers/pickle.h"
 #include "trainer/files/checkpoint/storage/open_storage.h"
 

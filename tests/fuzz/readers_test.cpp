@@ -16,8 +16,8 @@
 #include "trainer/files/data/megatron/gpt_dataset.h"
 #include "trainer/files/data/megatron/indexed_dataset_builder.h"
 #include "trainer/files/data/text_files.h"
-#include "trainer/files/data/tokenizers/tokenizer.h"
 #include "trainer/files/data/tokenizers/make_tokenizer.h"
+#include "trainer/files/data/tokenizers/tokenizer.h"
 
 /// Whatever bytes are in a data file, its reader answers with data or a ConfigError: no crash, no
 /// other exception. Good files are made once; each program changes some bytes of one, cuts it or

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "base/json/json_text.h"
 #include "analysis/sweep/journal.h"
 #include "analysis/sweep/row.h"
+#include "base/json/json_text.h"
 #include "tests/fuzz/json_mutator.h"
 #include "tests/traces/report/made_report.h"
 #include "traces/report/perf_gate.h"

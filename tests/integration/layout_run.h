@@ -13,9 +13,9 @@
 
 #include "runtime/ranks/world.h"
 #include "trainer/data/data_module.h"
+#include "trainer/loop/trainer.h"
 #include "trainer/parallel_layers/parallel_state.h"
 #include "trainer/parallel_layers/parameter.h"
-#include "trainer/loop/trainer.h"
 
 namespace trellis::trainer::testing_support {
 

@@ -12,11 +12,11 @@
 
 #include "runtime/groups/device_plugin.h"
 #include "runtime/ranks/world.h"
-#include "trainer/config/run_config.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/load/run_plan.h"
+#include "trainer/config/run_config.h"
 #include "trainer/models/factory.h"
 #include "trainer/parallel_layers/parallel_state.h"
-#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer::parameter_counts_test {
 namespace {

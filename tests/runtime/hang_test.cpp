@@ -1,7 +1,7 @@
 // A hang or a mismatch is named: who, where, what was expected, what was got.
-#include <cerrno>
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <functional>
 #include <regex>

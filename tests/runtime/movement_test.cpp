@@ -3,8 +3,8 @@
 #include <numeric>
 
 #include "runtime/calls/movement.h"
-#include "tests/runtime/support.h"
 #include "sim/collectives/outline.h"
+#include "tests/runtime/support.h"
 
 namespace trellis::runtime::testing {
 namespace {

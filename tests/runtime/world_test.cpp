@@ -6,8 +6,8 @@
 #include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "tests/runtime/support.h"
 #include "runtime/rendezvous/stop_request.h"
+#include "tests/runtime/support.h"
 
 namespace trellis::runtime::testing {
 namespace {

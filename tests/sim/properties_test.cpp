@@ -3,9 +3,9 @@
 #include <functional>
 #include <random>
 
+#include "sim/config/load_system.h"
 #include "sim/sim.h"
 #include "tests/sim/tiny_program.h"
-#include "sim/config/load_system.h"
 
 // Laws that every timing obeys, tried on random pipelines of loads, matmuls, copies and stores.
 namespace trellis::sim {

@@ -8,9 +8,9 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "base/number_text.h"
 #include "base/yaml/yaml.h"
 #include "traces/report/text_table.h"
-#include "base/number_text.h"
 
 namespace trellis::analysis {
 

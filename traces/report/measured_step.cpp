@@ -9,12 +9,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "traces/report/json_form.h"
-#include "traces/report/text_table.h"
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/number_text.h"
+#include "traces/report/json_form.h"
 #include "traces/report/step_view.h"
+#include "traces/report/text_table.h"
 
 namespace trellis::analysis {
 namespace {

@@ -8,9 +8,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "traces/report/step_view.h"
-#include "traces/report/step_view.h"
 #include "base/error.h"
+#include "traces/report/step_view.h"
 
 /// Steps that a device timed itself: `measured` of a run report, schema trellis.measured/1. Its
 /// common parts with a simulated step are compared: time, phases, memory.

@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/number_text.h"
 #include "traces/report/memory_plan.h"
 #include "traces/report/software_memory.h"
 #include "traces/report/text_table.h"
-#include "base/number_text.h"
 
 namespace trellis::analysis {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "base/escape.h"
+#include "base/number_text.h"
 #include "traces/report/measured_step.h"
 #include "traces/report/text_table.h"
-#include "base/number_text.h"
 
 namespace trellis::analysis {
 

@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include "base/escape.h"
+#include "base/number_text.h"
 #include "traces/report/report_summary.h"
 #include "traces/report/step_view.h"
 #include "traces/report/text_table.h"
 #include "traces/report/unused_cores.h"
 #include "traces/report/validity.h"
-#include "base/number_text.h"
 
 namespace trellis::analysis {
 

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include "base/escape.h"
+#include "base/number_text.h"
 #include "traces/report/run_diff.h"
 #include "traces/report/text_table.h"
-#include "base/number_text.h"
 
 namespace trellis::analysis {
 

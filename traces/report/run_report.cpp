@@ -9,14 +9,14 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
+#include "base/number_text.h"
+#include "sim/config/model_version.h"
 #include "traces/report/checkpoint_report.h"
 #include "traces/report/measured_step.h"
 #include "traces/report/step_parts.h"
 #include "traces/report/text_table.h"
 #include "traces/report/unused_cores.h"
-#include "base/error.h"
-#include "base/number_text.h"
-#include "sim/config/model_version.h"
 
 namespace trellis::analysis {
 

@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "sim/config/load_software.h"
 #include "sim/config/software_memory.h"
 #include "sim/config/system_config.h"
-#include "sim/config/load_software.h"
 
 namespace trellis::analysis {
 namespace {

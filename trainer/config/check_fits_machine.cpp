@@ -3,8 +3,8 @@
 #include "base/error.h"
 #include "sim/config/instance_advice.h"
 #include "sim/config/system_config.h"
-#include "trainer/config/run_config.h"
 #include "trainer/config/check_fits_machine.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::trainer {
 

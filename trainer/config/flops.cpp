@@ -1,8 +1,8 @@
 // Parameters and FLOPs of a run.
 #include <algorithm>
 
-#include "trainer/config/run_config.h"
 #include "trainer/config/parameter_count.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "trainer/config/run_config.h"
 #include "trainer/config/optimizer_table.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::trainer {
 

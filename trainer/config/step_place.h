@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "trainer/config/run_config.h"
 #include "traces/report/validity.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::analysis {
 

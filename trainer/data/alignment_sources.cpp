@@ -1,8 +1,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "trainer/files/data/alignment/alignment_samples.h"
 #include "trainer/data/sampled_data_module.h"
+#include "trainer/files/data/alignment/alignment_samples.h"
 
 namespace trellis::trainer {
 namespace {

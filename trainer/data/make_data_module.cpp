@@ -5,10 +5,10 @@
 
 #include "base/error.h"
 #include "trainer/data/batch_shape.h"
-#include "trainer/files/data/hf_dataset.h"
 #include "trainer/data/prefetch.h"
 #include "trainer/data/sampled_data_module.h"
 #include "trainer/data/text_data_module.h"
+#include "trainer/files/data/hf_dataset.h"
 
 namespace trellis::trainer {
 namespace {

@@ -4,10 +4,10 @@
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
-#include "trainer/files/data/megatron/blend.h"
 #include "trainer/data/sampled_data_module.h"
-#include "trainer/files/data/tokenizers/tokenizer.h"
+#include "trainer/files/data/megatron/blend.h"
 #include "trainer/files/data/tokenizers/make_tokenizer.h"
+#include "trainer/files/data/tokenizers/tokenizer.h"
 
 namespace trellis::trainer {
 namespace {

@@ -9,11 +9,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "trainer/data/batch_shape.h"
-#include "trainer/files/data/samples/sample_order.h"
 #include "trainer/data/text_data_module.h"
+#include "trainer/files/data/samples/sample_order.h"
 #include "trainer/files/data/text_files.h"
-#include "trainer/files/data/tokenizers/tokenizer.h"
 #include "trainer/files/data/tokenizers/make_tokenizer.h"
+#include "trainer/files/data/tokenizers/tokenizer.h"
 
 namespace trellis::trainer {
 namespace {

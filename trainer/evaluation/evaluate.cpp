@@ -11,15 +11,15 @@
 #include "base/error.h"
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/checkpoint/training/run_checkpoints.h"
-#include "trainer/files/data/alignment/alignment_samples.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/evaluation/generator.h"
 #include "trainer/evaluation/stop_tokens.h"
-#include "trainer/pipeline/model.h"
+#include "trainer/files/data/alignment/alignment_samples.h"
+#include "trainer/files/data/tokenizers/make_tokenizer.h"
 #include "trainer/loop/rank_model.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/pipeline/model.h"
 #include "trainer/scopes/autocast.h"
-#include "trainer/config/load/load_run_config.h"
-#include "trainer/files/data/tokenizers/make_tokenizer.h"
 
 namespace trellis::trainer {
 namespace {

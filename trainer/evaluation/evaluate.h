@@ -8,8 +8,8 @@
 
 #include "runtime/ranks/world.h"
 #include "trainer/config/run_config.h"
-#include "trainer/requests/evaluate_request.h"
 #include "trainer/evaluation/text_metrics.h"
+#include "trainer/requests/evaluate_request.h"
 
 namespace trellis::trainer {
 

@@ -10,11 +10,11 @@
 
 #include "base/error.h"
 #include "runtime/calls/call_place.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/modules/module_names.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/scopes/autocast.h"
 #include "trainer/scopes/scope.h"
-#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

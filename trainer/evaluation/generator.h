@@ -8,12 +8,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/run_config.h"
 #include "trainer/evaluation/sampling.h"
 #include "trainer/modules/kv_cache.h"
 #include "trainer/parallel_layers/parameter.h"
 #include "trainer/pipeline/stage.h"
-#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 

@@ -2,12 +2,12 @@
 
 #include <c10/util/accumulate.h>
 
+#include "trainer/config/schedule/partition.h"
+#include "trainer/config/schedule/tasks.h"
 #include "trainer/models/factory.h"
 #include "trainer/modules/module_names.h"
 #include "trainer/modules/moe/router_record.h"
 #include "trainer/optimizer/optimizer_options.h"
-#include "trainer/config/schedule/partition.h"
-#include "trainer/config/schedule/tasks.h"
 
 namespace trellis::trainer {
 namespace {

@@ -9,15 +9,15 @@
 #include <nlohmann/json.hpp>
 
 #include "base/activity.h"
-#include "base/files/atomic_file.h"
 #include "base/content_hash.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
 #include "base/files/input_file.h"
 #include "base/json/json_text.h"
 #include "runtime/ranks/world.h"
+#include "trainer/loop/rank_model.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/pipeline/model.h"
-#include "trainer/loop/rank_model.h"
 
 namespace trellis::trainer {
 namespace {

@@ -13,9 +13,9 @@
 #include "runtime/ranks/world.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
+#include "trainer/loop/step_result.h"
 #include "trainer/modules/moe/routing_ledger.h"
 #include "trainer/parallel_layers/parameter.h"
-#include "trainer/loop/step_result.h"
 
 namespace trellis::trainer {
 

@@ -14,8 +14,8 @@
 #include "trainer/modules/norm.h"
 #include "trainer/modules/rotary_embedding.h"
 #include "trainer/parallel_layers/layers.h"
-#include "trainer/parallel_layers/qkv_lora.h"
 #include "trainer/parallel_layers/qkv_linear.h"
+#include "trainer/parallel_layers/qkv_lora.h"
 
 namespace trellis::trainer {
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "runtime/ranks/world.h"
+#include "trainer/config/lr_scheduler.h"
 #include "trainer/nxd/neuron_hooks_callback.h"
 #include "trainer/nxd/nxd_model.h"
 #include "trainer/nxd/nxd_optimizer.h"
-#include "trainer/config/lr_scheduler.h"
 
 namespace trellis::traces {
 class TensorBoardWriter;

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "trainer/files/checkpoint/containers/value.h"
 #include "trainer/checkpoint/state/live_state.h"
+#include "trainer/files/checkpoint/containers/value.h"
 #include "trainer/files/checkpoint/storage/storage.h"
 #include "trainer/nxd/lora_config.h"
 

@@ -9,8 +9,8 @@
 #include <ATen/ops/stack.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
-#include "base/files/atomic_file.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
 #include "base/log.h"
 #include "trainer/nxd/lightning.h"  // pair: hooks read the module that calls them
 

@@ -10,9 +10,9 @@
 
 #include "base/error.h"
 #include "runtime/ranks/world.h"
+#include "trainer/loop/rank_model.h"
 #include "trainer/nxd/saved_lora.h"
 #include "trainer/parallel_layers/collectives.h"
-#include "trainer/loop/rank_model.h"
 
 namespace trellis::trainer {
 namespace {

@@ -3,9 +3,9 @@
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
-#include "trainer/files/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/engine/rank_state_file.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
+#include "trainer/files/checkpoint/formats/native/file_names.h"
 #include "trainer/parallel_layers/rank_mesh.h"
 
 namespace trellis::trainer {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "trainer/files/checkpoint/formats/native/manifest.h"
 #include "trainer/checkpoint/engine/state_files.h"
 #include "trainer/checkpoint/state/live_state.h"
+#include "trainer/files/checkpoint/formats/native/manifest.h"
 #include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/nxd/nxd_model.h"
 

@@ -6,8 +6,8 @@
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
-#include "trainer/optimizer/layerwise_rules.h"
 #include "trainer/config/optimizer_table.h"
+#include "trainer/optimizer/layerwise_rules.h"
 #include "trainer/optimizer/tensor_sums.h"
 
 namespace trellis::trainer {

@@ -1,12 +1,12 @@
 #include "trainer/optimizer/make_update_rule.h"
 
-#include <algorithm>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/full.h>
 #include "base/error.h"
+#include "trainer/config/optimizer_table.h"
 #include "trainer/optimizer/elementwise_rules.h"
 #include "trainer/optimizer/layerwise_rules.h"
-#include "trainer/config/optimizer_table.h"
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <algorithm>
 
 namespace trellis::trainer {
 

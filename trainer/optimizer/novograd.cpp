@@ -7,8 +7,8 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
-#include "trainer/optimizer/layerwise_rules.h"
 #include "trainer/config/optimizer_table.h"
+#include "trainer/optimizer/layerwise_rules.h"
 #include "trainer/optimizer/tensor_sums.h"
 
 namespace trellis::trainer {

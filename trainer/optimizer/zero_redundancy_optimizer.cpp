@@ -11,9 +11,9 @@
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
+#include "trainer/optimizer/make_update_rule.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/scopes/scope.h"
-#include "trainer/optimizer/make_update_rule.h"
 
 namespace trellis::trainer {
 namespace {

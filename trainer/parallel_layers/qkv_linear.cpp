@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "trainer/parallel_layers/lora.h"
-#include "trainer/parallel_layers/qkv_lora.h"  // pair: adapters are layers
 #include "trainer/parallel_layers/mappings.h"
+#include "trainer/parallel_layers/qkv_lora.h"  // pair: adapters are layers
 
 namespace trellis::trainer {
 namespace {

@@ -8,8 +8,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "trainer/parallel_layers/parallel_state.h"
 #include "trainer/config/schedule/messages.h"
+#include "trainer/parallel_layers/parallel_state.h"
 
 namespace trellis::trainer {
 

@@ -13,8 +13,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "base/error.h"
-#include "trainer/parallel_layers/collectives.h"
 #include "trainer/config/schedule/scheduler.h"
+#include "trainer/parallel_layers/collectives.h"
 
 namespace trellis::trainer {
 

@@ -11,13 +11,13 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
 
+#include "trainer/config/schedule/tasks.h"
 #include "trainer/data/data_module.h"
 #include "trainer/parallel_layers/parallel_state.h"
 #include "trainer/parallel_layers/parameter.h"
 #include "trainer/pipeline/comm.h"
 #include "trainer/pipeline/replay.h"
 #include "trainer/pipeline/stage.h"
-#include "trainer/config/schedule/tasks.h"
 #include "trainer/pipeline/timeline.h"
 #include "trainer/scopes/scope.h"
 

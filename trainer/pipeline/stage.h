@@ -6,8 +6,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "trainer/data/data_module.h"
 #include "trainer/config/schedule/partition.h"
+#include "trainer/data/data_module.h"
 
 namespace trellis::trainer {
 

@@ -6,10 +6,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "trainer/config/schedule/tasks.h"
 #include "trainer/parallel_layers/parallel_state.h"
 #include "trainer/parallel_layers/parameter.h"
 #include "trainer/pipeline/stage.h"
-#include "trainer/config/schedule/tasks.h"
 
 namespace trellis::trainer {
 

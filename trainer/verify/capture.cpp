@@ -4,12 +4,12 @@
 #include <set>
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
 
+#include "trainer/loop/trainer.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "trainer/parallel_layers/rank_mesh.h"
-#include "trainer/loop/trainer.h"
 
 namespace trellis::trainer {
 namespace {

@@ -9,15 +9,15 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "runtime/rendezvous/stop_request.h"
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/checkpoint/training/run_checkpoints.h"
+#include "trainer/config/load/load_run_config.h"
+#include "trainer/data/make_data_module.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/verify/compare.h"
 #include "trainer/verify/resume_defects.h"
-#include "runtime/rendezvous/stop_request.h"
-#include "trainer/config/load/load_run_config.h"
-#include "trainer/files/checkpoint/storage/open_storage.h"
-#include "trainer/data/make_data_module.h"
 
 namespace trellis::trainer {
 namespace {

@@ -12,8 +12,8 @@
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/loop/early_stopping.h"
-#include "trainer/parallel_layers/fully_sharded.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/parallel_layers/fully_sharded.h"
 
 namespace trellis::trainer {
 namespace {

@@ -13,12 +13,12 @@
 #include "base/content_hash.h"
 #include "base/error.h"
 #include "base/process/parallel_for.h"
+#include "sim/config/default_instance.h"
+#include "trainer/config/load/load_run_config.h"
+#include "trainer/data/make_data_module.h"
 #include "trainer/verify/seeded_bugs.h"
 #include "trainer/verify/tolerance.h"
 #include "trainer/verify/verify_journal.h"
-#include "trainer/config/load/load_run_config.h"
-#include "trainer/data/make_data_module.h"
-#include "sim/config/default_instance.h"
 
 namespace trellis::trainer {
 namespace {

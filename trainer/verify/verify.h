@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "runtime/ranks/world.h"
+#include "trainer/requests/verify_request.h"
 #include "trainer/verify/compare.h"
 #include "trainer/verify/layout.h"
-#include "trainer/requests/verify_request.h"
 #include "trainer/verify/verify_result.h"
 
 namespace trellis::trainer {

@@ -6,8 +6,8 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
-#include "device/aten/state/generator.h"
 #include "device/aten/state/cpu_generator.h"
+#include "device/aten/state/generator.h"
 
 namespace trellis::device {
 namespace {

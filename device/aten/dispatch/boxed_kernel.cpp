@@ -5,12 +5,12 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "device/aten/state/generator.h"
-#include "device/aten/shapes/kernel_tables.h"
 #include "device/aten/dispatch/recording.h"
-#include "device/aten/shapes/shape_out.h"
 #include "device/aten/dispatch/widen_unsupported_types.h"
+#include "device/aten/shapes/kernel_tables.h"
+#include "device/aten/shapes/shape_out.h"
 #include "device/aten/state/cpu_generator.h"
+#include "device/aten/state/generator.h"
 
 namespace trellis::device {
 namespace {

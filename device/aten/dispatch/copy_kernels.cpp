@@ -5,8 +5,8 @@
 
 #include "base/log.h"
 #include "device/aten/dispatch/memory_kernels.h"
-#include "device/aten/state/pinned_memory.h"
 #include "device/aten/dispatch/recording.h"
+#include "device/aten/state/pinned_memory.h"
 #include "sim/collectives/stage_steps.h"
 
 namespace trellis::device {

@@ -13,9 +13,9 @@
 #include <ATen/ops/sub_ops.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "device/aten/dispatch/as_cpu_tensors.h"
 #include "device/aten/dispatch/boxed_kernel.h"
 #include "device/aten/dispatch/recording.h"
-#include "device/aten/dispatch/as_cpu_tensors.h"
 
 namespace trellis::device {
 namespace {

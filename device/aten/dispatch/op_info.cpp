@@ -6,9 +6,9 @@
 
 #include <ATen/core/jit_type.h>
 
+#include "device/aten/dispatch/widenings.h"
 #include "device/aten/shapes/kernel_tables.h"
 #include "device/aten/shapes/shape_out.h"
-#include "device/aten/dispatch/widenings.h"
 
 namespace trellis::device {
 namespace {

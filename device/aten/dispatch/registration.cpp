@@ -10,8 +10,8 @@
 #include "device/aten/dispatch/attention.h"
 #include "device/aten/dispatch/boxed_kernel.h"
 #include "device/aten/dispatch/direct_kernels.h"
-#include "device/aten/shapes/kernel_tables.h"
 #include "device/aten/dispatch/memory_kernels.h"
+#include "device/aten/shapes/kernel_tables.h"
 
 /// Everything that LibTorch's dispatcher learns about `neuron`, in one place and one order.
 namespace trellis::device {

@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "device/aten/dispatch/recording.h"
 #include "device/aten/hooks/plugin_border.h"
 #include "device/aten/hooks/process_session.h"
-#include "device/aten/dispatch/recording.h"
 
 /// The C ABI of the emulated device: forwards to one process-wide Session. No exception passes this
 /// border.

@@ -12,11 +12,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "device/aten/state/rank_state.h"
-#include "sim/config/load_system.h"
-#include "sim/config/load_software.h"
 #include "device/aten/state/observer.h"
+#include "device/aten/state/rank_state.h"
 #include "sim/config/default_instance.h"
+#include "sim/config/load_software.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::device {
 namespace {

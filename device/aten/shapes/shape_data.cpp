@@ -1,6 +1,6 @@
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/t.h>

@@ -1,8 +1,8 @@
 #include <algorithm>
 
+#include <ATen/WrapDimUtils.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/WrapDimUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 

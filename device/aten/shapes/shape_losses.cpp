@@ -1,8 +1,8 @@
+#include <ATen/TensorIterator.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/TensorIterator.h>
 
 #include "device/aten/shapes/shape_tables.h"
 

@@ -1,11 +1,11 @@
 #pragma once
 
 #include "device/compiler/attention/lower_attention.h"
+#include "device/compiler/attention/lower_attention_common.h"
 #include <array>
 #include <optional>
 #include <utility>
 #include <vector>
-#include "device/compiler/attention/lower_attention_common.h"
 
 /// With P = exp(scale · S − logsumexp), delta = rowsum(dO ∘ O) and dS = P ∘ (dP − delta):
 ///   dVᵀ += dOᵀ P,  dKᵀ += scale · Qᵀ dS,  dQᵀ += scale · Kᵀ dSᵀ.

@@ -1,11 +1,11 @@
 #pragma once
 
 #include "device/compiler/attention/lower_attention.h"
+#include "device/compiler/attention/lower_attention_common.h"
 #include <algorithm>
 #include <array>
 #include <utility>
 #include <vector>
-#include "device/compiler/attention/lower_attention_common.h"
 
 /// Flash attention: queries on the partitions, tiles of 128 against 512 keys at a time ("strips"),
 /// several strips in flight. Queries come on chip times −scale, so that the exponent is minimum −

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "device/compiler/emit/program_builder.h"
 #include "device/compiler/emit/hbm_view.h"
+#include "device/compiler/emit/program_builder.h"
 
 namespace trellis::device {
 

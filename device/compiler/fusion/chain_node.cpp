@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "device/compiler/fusion/fusion.h"
 #include "device/compiler/emit/hbm_view.h"
+#include "device/compiler/fusion/fusion.h"
 
 namespace trellis::device {
 namespace {

@@ -4,8 +4,8 @@
 #include <map>
 #include <optional>
 
-#include "device/compiler/fusion/chain_emitter.h"
 #include "device/compiler/emit/transpose.h"
+#include "device/compiler/fusion/chain_emitter.h"
 
 namespace trellis::device {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <optional>
 
-#include "device/compiler/gemm/gemm_plan.h"
 #include "device/compiler/emit/hbm_view.h"
 #include "device/compiler/emit/program_builder.h"
+#include "device/compiler/gemm/gemm_plan.h"
 
 namespace trellis::device {
 

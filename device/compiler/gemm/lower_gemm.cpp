@@ -9,11 +9,11 @@
 #include "device/compiler/gemm/array_sizes.h"
 #include "device/compiler/gemm/gemm_batched.h"
 #include "device/compiler/gemm/gemm_operands.h"
+#include "device/compiler/gemm/gemm_plan.h"
 #include "device/compiler/gemm/gemm_shape.h"
 #include "device/compiler/gemm/gemm_slices.h"
 #include "device/compiler/gemm/gemm_transpose.h"
 #include "sim/isa/features.h"
-#include "device/compiler/gemm/gemm_plan.h"
 
 namespace trellis::device {
 namespace {

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
-#include "device/compiler/graph/unsupported_op.h"
 #include "device/compiler/graph/graph_text.h"
+#include "device/compiler/graph/unsupported_op.h"
 
 namespace trellis::device {
 namespace {

@@ -3,9 +3,9 @@
 #include <optional>
 
 #include "device/compiler/gemm/array_sizes.h"
+#include "device/compiler/graph/recipe.h"
 #include "device/compiler/ops/index_tiles.h"
 #include "device/compiler/ops/lowering.h"
-#include "device/compiler/graph/recipe.h"
 
 namespace trellis::device {
 namespace {

@@ -1,9 +1,9 @@
 #include <numeric>
 
 #include "device/compiler/gemm/gemm.h"
-#include "device/compiler/ops/lowering.h"
-#include "device/compiler/graph/recipe.h"
 #include "device/compiler/gemm/lower_gemm.h"
+#include "device/compiler/graph/recipe.h"
+#include "device/compiler/ops/lowering.h"
 
 namespace trellis::device {
 namespace {

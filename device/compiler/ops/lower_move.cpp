@@ -1,10 +1,10 @@
 // Operations that place tensors inside others, and what has a cost but no executable form.
 #include <algorithm>
 
-#include "device/compiler/gemm/array_sizes.h"
 #include "device/compiler/fusion/chain.h"
-#include "device/compiler/ops/lowering.h"
+#include "device/compiler/gemm/array_sizes.h"
 #include "device/compiler/graph/recipe.h"
+#include "device/compiler/ops/lowering.h"
 
 namespace trellis::device {
 namespace {

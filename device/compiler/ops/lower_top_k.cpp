@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "device/compiler/gemm/array_sizes.h"
-#include "device/compiler/ops/lowering.h"
 #include "device/compiler/graph/recipe.h"
+#include "device/compiler/ops/lowering.h"
 
 namespace trellis::device {
 namespace {

@@ -5,11 +5,11 @@
 #include <string_view>
 #include <vector>
 
+#include "device/compiler/emit/hbm_view.h"
+#include "device/compiler/emit/program_builder.h"
 #include "device/compiler/graph/coverage.h"
 #include "device/compiler/graph/flops.h"
 #include "device/compiler/graph/graph.h"
-#include "device/compiler/emit/hbm_view.h"
-#include "device/compiler/emit/program_builder.h"
 #include "device/compiler/graph/scalars.h"
 
 namespace trellis::device {

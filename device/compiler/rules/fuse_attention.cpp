@@ -9,8 +9,8 @@
 #include <limits>
 #include <set>
 
-#include "device/compiler/rules/graph_editor.h"
 #include "device/compiler/graph/scalars.h"
+#include "device/compiler/rules/graph_editor.h"
 
 namespace trellis::device {
 namespace {

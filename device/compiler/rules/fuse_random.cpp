@@ -2,8 +2,8 @@
 // that a program draws one by one to join them are one draw.
 #include <algorithm>
 
-#include "device/compiler/rules/graph_editor.h"
 #include "device/compiler/graph/scalars.h"
+#include "device/compiler/rules/graph_editor.h"
 
 namespace trellis::device {
 namespace {

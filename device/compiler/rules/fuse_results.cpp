@@ -7,8 +7,8 @@
 // of the operands' blocks.
 #include <algorithm>
 
-#include "device/compiler/rules/graph_editor.h"
 #include "device/compiler/graph/scalars.h"
+#include "device/compiler/rules/graph_editor.h"
 
 namespace trellis::device {
 namespace {

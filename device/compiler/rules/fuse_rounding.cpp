@@ -3,8 +3,8 @@
 // goes, the cast stays. A program cannot say which way a number was rounded.
 #include <algorithm>
 
-#include "device/compiler/rules/graph_editor.h"
 #include "device/compiler/graph/scalars.h"
+#include "device/compiler/rules/graph_editor.h"
 
 namespace trellis::device {
 namespace {

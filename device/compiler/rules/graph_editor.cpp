@@ -4,8 +4,8 @@
 #include <map>
 #include <set>
 
-#include "device/compiler/rules/graph_rules.h"
 #include "device/compiler/graph/recipe.h"
+#include "device/compiler/rules/graph_rules.h"
 
 namespace trellis::device {
 

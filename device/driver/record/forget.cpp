@@ -1,8 +1,8 @@
 // Forgets records of a recorder so that its memory is bounded for any number of steps.
 #include <set>
 
-#include "device/driver/timing/rank_clock.h"
 #include "device/driver/record/rank_recorder_impl.h"
+#include "device/driver/timing/rank_clock.h"
 
 namespace trellis::device {
 

@@ -4,8 +4,8 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/training_phase.h"
-#include "device/driver/timing/rank_clock.h"
 #include "device/driver/record/rank_recorder_impl.h"
+#include "device/driver/timing/rank_clock.h"
 
 namespace trellis::device {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "device/compiler/graph/graph.h"
-#include "device/driver/record/operator_uses.h"
 #include "device/driver/memory/pass_log.h"
+#include "device/driver/record/operator_uses.h"
 #include "device/driver/record/rank_recorder.h"
 #include "device/driver/record/shape_churn.h"
 #include "device/driver/timing/step_stream.h"

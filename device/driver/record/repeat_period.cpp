@@ -5,10 +5,10 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "device/driver/record/out_of_memory.h"
 #include "device/driver/memory/pass_log.h"
-#include "device/driver/timing/rank_clock.h"
+#include "device/driver/record/out_of_memory.h"
 #include "device/driver/record/rank_recorder_impl.h"
+#include "device/driver/timing/rank_clock.h"
 
 namespace trellis::device {
 

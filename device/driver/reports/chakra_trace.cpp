@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <protozero/pbf_writer.hpp>
 
-#include "base/files/atomic_file.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
 #include "device/driver/reports/trace_folders.h"
 
 namespace trellis::device {

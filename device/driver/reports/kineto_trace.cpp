@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/files/atomic_file.h"
-#include "device/driver/timing/kernel_advance.h"
 #include "device/driver/reports/trace_folders.h"
+#include "device/driver/timing/kernel_advance.h"
 
 namespace trellis::device {
 

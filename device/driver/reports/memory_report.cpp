@@ -7,8 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "device/driver/reports/attribution.h"
 #include "device/driver/record/rank_recorder_impl.h"
+#include "device/driver/reports/attribution.h"
 
 namespace trellis::device {
 namespace {

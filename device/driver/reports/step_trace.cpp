@@ -2,8 +2,8 @@
 #include <array>
 #include <map>
 
-#include "base/files/atomic_file.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
 #include "device/driver/reports/step_trace.h"
 #include "device/driver/reports/trace_folders.h"
 #include "traces/perfetto_writer.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <thread>
 
-#include "device/compiler/rules/graph_rules.h"
 #include "device/compiler/graph/pieces.h"
+#include "device/compiler/rules/graph_rules.h"
 
 namespace trellis::device {
 

@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "base/files/cache_file.h"
 #include "base/error.h"
+#include "base/files/cache_file.h"
 #include "base/log.h"
 
 namespace trellis::device {

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/error.h"
 #include "analysis/accuracy/published_rows.h"
+#include "base/error.h"
 
 namespace trellis::analysis {
 namespace {

@@ -11,12 +11,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
 #include "analysis/accuracy/score.h"
 #include "analysis/accuracy/training_report.h"
+#include "base/error.h"
 #include "sim/config/software_config.h"
-#include "trainer/config/run_config.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::analysis {
 namespace {

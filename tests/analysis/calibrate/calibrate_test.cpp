@@ -11,9 +11,9 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "base/error.h"
 #include "analysis/calibrate/calibrate_report.h"
 #include "analysis/calibrate/measurements.h"
+#include "base/error.h"
 
 namespace trellis::analysis {
 namespace {

@@ -7,10 +7,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "analysis/cost/amounts.h"
 #include "analysis/cost/prices.h"
 #include "analysis/cost/run_cost.h"
+#include "base/error.h"
 
 namespace trellis::analysis {
 namespace {

@@ -4,11 +4,11 @@
 
 #include "analysis/explain/constants.h"
 #include "analysis/explain/neighbours.h"
-#include "trainer/config/step_place.h"
 #include "base/error.h"
-#include "trainer/config/run_config.h"
-#include "trainer/config/load/load_run_config.h"
 #include "sim/config/load_system.h"
+#include "trainer/config/load/load_run_config.h"
+#include "trainer/config/run_config.h"
+#include "trainer/config/step_place.h"
 
 /// The properties by which `trellis explain` compares runs, and the constants that it changes.
 namespace trellis::analysis {

@@ -12,18 +12,18 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
 #include "analysis/sweep/bounds.h"
 #include "analysis/sweep/estimate.h"
 #include "analysis/sweep/estimator.h"
 #include "analysis/sweep/journal.h"
 #include "analysis/sweep/ranking.h"
 #include "analysis/sweep/space.h"
+#include "base/error.h"
+#include "sim/config/load_system.h"
 #include "sim/config/system_config.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/schedule/schedule_timing.h"
-#include "trainer/config/load/load_run_config.h"
-#include "sim/config/load_system.h"
 
 namespace trellis::analysis {
 namespace {

@@ -9,9 +9,9 @@
 #include <c10/core/AutogradState.h>
 #include <gtest/gtest.h>
 
+#include "device/aten/state/observer.h"
 #include "device/aten/state/rank_state.h"
 #include "device/driver/record/rank_recorder_impl.h"
-#include "device/aten/state/observer.h"
 
 /// A configured device for tests: recorders without a session. Devices 0 … kMaterialised-1 hold
 /// data, device kShapeOnly does not.

@@ -1,7 +1,7 @@
 #include <thread>
 
-#include <gmock/gmock.h>
 #include <ATen/record_function.h>
+#include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "tests/device/aten/neuron_fixture.h"

@@ -8,11 +8,11 @@
 #include <c10/core/Event.h>
 #include <gtest/gtest.h>
 
+#include "device/aten/state/observer.h"
 #include "device/aten/state/rank_state.h"
-#include "device/driver/timing/rank_clock.h"
 #include "device/driver/record/rank_recorder_impl.h"
 #include "device/driver/session.h"
-#include "device/aten/state/observer.h"
+#include "device/driver/timing/rank_clock.h"
 
 /// Two devices with a session for them, so that time passes on them. One test case per process:
 /// a device is configured once.

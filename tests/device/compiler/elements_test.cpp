@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <numeric>
 #include <limits>
+#include <numeric>
 #include <tuple>
 
 #include "tests/device/compiler/graph_fixture.h"

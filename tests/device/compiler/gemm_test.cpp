@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <random>
 
+#include "device/compiler/gemm/lower_gemm.h"
 #include "tests/device/compiler/interpreter.h"
 #include "tests/device/compiler/products.h"
 #include "tests/device/compiler/test_core.h"
-#include "device/compiler/gemm/lower_gemm.h"
 
 namespace trellis::device::testing {
 namespace {

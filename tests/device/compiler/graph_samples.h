@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "device/compiler/graph/graph.h"
 #include "device/compiler/emit/hbm_view.h"
+#include "device/compiler/graph/graph.h"
 
 namespace trellis::device::testing {
 

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tests/device/compiler/interpreter.h"
 #include "tests/device/compiler/graph_fixture.h"
+#include "tests/device/compiler/interpreter.h"
 
 namespace trellis::device::testing {
 namespace {

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "device/driver/reports/memory_report.h"
 #include "device/driver/record/out_of_memory.h"
+#include "device/driver/reports/memory_report.h"
 
 namespace trellis::device::memory_account_test {
 namespace {

@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "device/compiler/compile.h"
 #include "device/driver/timing/program_timer.h"
-#include "tests/device/driver/layered_graph.h"
 #include "sim/config/load_system.h"
+#include "tests/device/driver/layered_graph.h"
 
 /// Equal layers cost one compilation and one timing, whatever their number.
 namespace trellis::device {

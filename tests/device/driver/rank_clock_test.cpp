@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "device/driver/timing/rank_clock.h"
 #include "device/driver/session.h"
+#include "device/driver/timing/rank_clock.h"
 
 /// Properties of a rank's simulated clock, fed through the recorder as the device feeds it.
 namespace trellis::device {

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "device/driver/timing/rank_clock.h"
 #include "device/driver/record/rank_recorder_impl.h"
+#include "device/driver/timing/rank_clock.h"
 
 namespace trellis::device::repeat_period_test {
 namespace {

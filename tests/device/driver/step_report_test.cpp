@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "device/driver/reports/attribution.h"
+#include "device/driver/reports/step_report.h"
 #include "device/driver/timing/cluster_job.h"
 #include "device/driver/timing/kernel_advance.h"
-#include "device/driver/reports/step_report.h"
 
 namespace trellis::device {
 namespace {

@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "device/driver/timing/program_timer.h"
-#include "tests/device/driver/layered_graph.h"
 #include "sim/config/load_system.h"
+#include "tests/device/driver/layered_graph.h"
 
 /// Timings on disk: what they say is what a fresh timing would say, and a damaged one is never
 /// believed.

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "device/kernels/catalogue.h"
-#include "sim/sim.h"
 #include "sim/config/load_system.h"
+#include "sim/sim.h"
 
 namespace trellis::device {
 namespace {

@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "device/kernels/catalogue.h"
 #include "device/kernels/kernel_report.h"
-#include "sim/isa/features.h"
 #include "sim/config/load_system.h"
+#include "sim/isa/features.h"
 
 #include <nlohmann/json.hpp>
 

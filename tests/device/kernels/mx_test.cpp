@@ -4,10 +4,10 @@
 
 #include "base/error.h"
 #include "device/kernels/catalogue.h"
+#include "sim/config/load_system.h"
 #include "sim/sim.h"
 #include "tests/device/compiler/interpreter.h"
 #include "tests/device/compiler/numbers.h"
-#include "sim/config/load_system.h"
 
 namespace trellis::device::testing {
 namespace {

@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "sim/config/load_system.h"
 #include "sim/sim.h"
 #include "tests/sim/cluster/job_builder.h"
-#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

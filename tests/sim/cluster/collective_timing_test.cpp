@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "sim/cluster/comm_profile.h"
-#include "sim/config/load_system.h"
 #include "sim/collectives/stage_steps.h"
+#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

@@ -1,8 +1,8 @@
 #include "sim/cluster/comm_profile.h"
 
 #include "sim/cluster/comm_profiler.h"
-#include "sim/config/load_system.h"
 #include "sim/collectives/stage_steps.h"
+#include "sim/config/load_system.h"
 
 #include <map>
 

@@ -1,5 +1,5 @@
-#include "sim/cluster/comm_profiler.h"
 #include "sim/cluster/symmetry.h"
+#include "sim/cluster/comm_profiler.h"
 
 #include <algorithm>
 #include <numeric>
@@ -8,9 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "tests/sim/cluster/job_builder.h"
-#include "sim/config/load_system.h"
 #include "sim/collectives/stage_steps.h"
+#include "sim/config/load_system.h"
+#include "tests/sim/cluster/job_builder.h"
 
 namespace trellis::sim::testing {
 namespace {

@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "sim/collectives/outline.h"
-#include "tests/sim/collectives/executed.h"
 #include "sim/collectives/stage_steps.h"
+#include "tests/sim/collectives/executed.h"
 
 namespace trellis::sim {
 namespace {

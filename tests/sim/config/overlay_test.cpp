@@ -9,9 +9,9 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "sim/config/load_system.h"
 #include "sim/config/overlay.h"
 #include "sim/config/system_config.h"
-#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

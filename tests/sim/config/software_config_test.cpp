@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "sim/config/system_config.h"
-#include "sim/config/load_system.h"
 #include "sim/config/load_software.h"
+#include "sim/config/load_system.h"
+#include "sim/config/system_config.h"
 
 namespace trellis::sim {
 namespace {

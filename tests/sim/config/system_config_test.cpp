@@ -11,8 +11,8 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "sim/config/system_config.h"
 #include "sim/config/load_system.h"
+#include "sim/config/system_config.h"
 
 namespace trellis::sim {
 namespace {

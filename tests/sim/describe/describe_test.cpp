@@ -7,8 +7,8 @@
 #include <regex>
 
 #include "sim/cluster/topology.h"
-#include "sim/describe/drawing.h"
 #include "sim/config/load_system.h"
+#include "sim/describe/drawing.h"
 
 namespace trellis::sim {
 namespace {

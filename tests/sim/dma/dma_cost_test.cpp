@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "tests/sim/dma/dma_programs.h"
 #include "sim/config/load_system.h"
+#include "tests/sim/dma/dma_programs.h"
 
 namespace trellis::sim {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/sim/tiny_program.h"
 #include "sim/config/load_system.h"
+#include "tests/sim/tiny_program.h"
 
 namespace trellis::sim {
 namespace {

@@ -8,11 +8,11 @@
 
 #include "base/error.h"
 #include "base/files/input_file.h"
+#include "sim/config/load_system.h"
 #include "sim/config/system_config.h"
 #include "sim/profile/operand_text.h"
 #include "tests/sim/profile/small_profile.h"
 #include "tests/support/temporary_directory.h"
-#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

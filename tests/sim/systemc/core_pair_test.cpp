@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "sim/config/load_system.h"
 #include "tests/sim/core_fixture.h"
 #include "tests/sim/tiny_program.h"
-#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <random>
 
-#include "sim/systemc/time.h"
+#include "sim/config/load_system.h"
 #include "sim/systemc/hbm.h"
+#include "sim/systemc/time.h"
 #include "tests/sim/core_fixture.h"
 #include "tests/sim/dma/dma_programs.h"
-#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

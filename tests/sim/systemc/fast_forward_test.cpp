@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "sim/config/load_system.h"
 #include "sim/sim.h"
 #include "tests/sim/random_loops.h"
-#include "sim/config/load_system.h"
 
 // Skipped iterations must not show: to the picosecond and the byte.
 namespace trellis::sim {

@@ -5,9 +5,9 @@
 #include <functional>
 #include <map>
 
+#include "sim/config/load_system.h"
 #include "sim/systemc/kernel_thread.h"
 #include "sim/systemc/time.h"
-#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

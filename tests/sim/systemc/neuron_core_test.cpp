@@ -3,11 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "sim/systemc/time.h"
+#include "sim/config/load_system.h"
 #include "sim/systemc/sequencer.h"
+#include "sim/systemc/time.h"
 #include "tests/sim/core_fixture.h"
 #include "tests/sim/tiny_program.h"
-#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

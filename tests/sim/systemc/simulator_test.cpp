@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "sim/config/load_system.h"
 #include "sim/sim.h"
 #include "tests/sim/tiny_program.h"
-#include "sim/config/load_system.h"
 
 namespace trellis::sim {
 namespace {

@@ -3,11 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/error.h"
+#include "tests/traces/report/made_report.h"
 #include "traces/report/perf_gate.h"
 #include "traces/report/run_diff.h"
 #include "traces/report/run_report.h"
-#include "base/error.h"
-#include "tests/traces/report/made_report.h"
 #include "traces/report/timed_columns.h"
 
 namespace trellis::analysis {

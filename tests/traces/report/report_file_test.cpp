@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "tests/traces/report/made_report.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/traces/report/made_report.h"
 #include "traces/report/perf_gate.h"
 #include "traces/report/report_file.h"
 #include "traces/report/report_page.h"

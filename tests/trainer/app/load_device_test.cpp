@@ -8,9 +8,9 @@
 
 #include "tests/integration/layout_run.h"
 #include "trainer/data/data_module.h"
-#include "trainer/pipeline/replay.h"
-#include "trainer/loop/trainer.h"
 #include "trainer/data/make_data_module.h"
+#include "trainer/loop/trainer.h"
+#include "trainer/pipeline/replay.h"
 
 namespace trellis::trainer {
 namespace {

@@ -18,8 +18,8 @@
 #include "trainer/files/checkpoint/containers/dcp.h"
 #include "trainer/files/checkpoint/containers/safetensors.h"
 #include "trainer/files/checkpoint/containers/torch_file.h"
-#include "trainer/files/checkpoint/storage/storage.h"
 #include "trainer/files/checkpoint/storage/open_storage.h"
+#include "trainer/files/checkpoint/storage/storage.h"
 
 /// For the Python oracles of this folder: reads files and says in JSON what they hold, and writes
 /// files that PyTorch, safetensors and megatron-core then read.

@@ -13,16 +13,16 @@
 #include "trainer/files/checkpoint/containers/convert.h"
 #include "trainer/files/checkpoint/containers/torch_file.h"
 #include "trainer/files/checkpoint/conversion/compare.h"
+#include "trainer/files/checkpoint/conversion/converted_source.h"
 #include "trainer/files/checkpoint/conversion/megatron_writer.h"
 #include "trainer/files/checkpoint/conversion/open_checkpoint.h"
-#include "trainer/files/checkpoint/conversion/converted_source.h"
 #include "trainer/files/checkpoint/conversion/verify.h"
 #include "trainer/files/checkpoint/formats/megatron/name_map.h"
 #include "trainer/files/checkpoint/plan/boxes.h"
 #include "trainer/files/checkpoint/sharding/state_keys.h"
 #include "trainer/files/checkpoint/storage/fault_points.h"
-#include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/files/checkpoint/storage/open_storage.h"
+#include "trainer/files/checkpoint/storage/place.h"
 
 namespace trellis::checkpoint::conversion_test {
 namespace {

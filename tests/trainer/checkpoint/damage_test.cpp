@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "tests/trainer/checkpoint/sample_files.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/trainer/checkpoint/sample_files.h"
 #include "trainer/files/checkpoint/containers/zip_archive.h"
 #include "trainer/files/checkpoint/storage/open_storage.h"
 

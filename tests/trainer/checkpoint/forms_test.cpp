@@ -14,10 +14,10 @@
 #include "base/error.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/checkpoint/spread.h"
-#include "trainer/files/checkpoint/conversion/compare.h"
 #include "trainer/checkpoint/layout/open_nxd.h"
-#include "trainer/files/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/training/write_native.h"
+#include "trainer/files/checkpoint/conversion/compare.h"
+#include "trainer/files/checkpoint/conversion/open_checkpoint.h"
 
 namespace trellis::checkpoint::forms_test {
 namespace {

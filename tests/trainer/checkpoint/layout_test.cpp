@@ -14,13 +14,13 @@
 #include "base/output_error.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/checkpoint/spread.h"
-#include "trainer/files/checkpoint/conversion/compare.h"
+#include "trainer/checkpoint/engine/rank_state_file.h"
 #include "trainer/checkpoint/layout/open_nxd.h"
 #include "trainer/checkpoint/training/write_native.h"
-#include "trainer/files/checkpoint/conversion/open_checkpoint.h"
-#include "trainer/checkpoint/engine/rank_state_file.h"
-#include "trainer/files/checkpoint/storage/fault_points.h"
 #include "trainer/config/optimizer_table.h"
+#include "trainer/files/checkpoint/conversion/compare.h"
+#include "trainer/files/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/files/checkpoint/storage/fault_points.h"
 #include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::checkpoint::layout_test {

@@ -11,9 +11,9 @@
 
 #include "base/error.h"
 #include "base/output_error.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/trainer/checkpoint/spread.h"
 #include "tests/trainer/python_oracle.h"
-#include "tests/support/temporary_directory.h"
 #include "trainer/config/optimizer_table.h"
 #include "trainer/files/checkpoint/storage/open_storage.h"
 

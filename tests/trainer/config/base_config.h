@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "tests/support/temporary_directory.h"
-#include "trainer/config/run_config.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::trainer {
 

@@ -7,11 +7,11 @@
 #include <gmock/gmock.h>
 
 #include "tests/trainer/config/base_config.h"
-#include "trainer/config/reader/known_keys.h"
+#include "trainer/config/load/load_run_config.h"
+#include "trainer/config/load/run_changes.h"
 #include "trainer/config/model_properties.h"
 #include "trainer/config/optimizer_table.h"
-#include "trainer/config/load/run_changes.h"
-#include "trainer/config/load/load_run_config.h"
+#include "trainer/config/reader/known_keys.h"
 
 namespace trellis::trainer {
 namespace {

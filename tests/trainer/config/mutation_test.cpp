@@ -12,11 +12,11 @@
 #include "base/problem.h"
 #include "tests/fuzz/changed_files.h"
 #include "tests/trainer/config/base_config.h"
-#include "trainer/config/machine.h"
+#include "trainer/config/check_fits_machine.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/load/run_plan.h"
 #include "trainer/config/lr_scheduler.h"
-#include "trainer/config/load/load_run_config.h"
-#include "trainer/config/check_fits_machine.h"
+#include "trainer/config/machine.h"
 
 namespace trellis::trainer {
 namespace {

@@ -5,9 +5,9 @@
 #include <set>
 
 #include "tests/trainer/config/base_config.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/load/run_plan.h"
 #include "trainer/config/parameter_count.h"
-#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 
 #include "tests/trainer/config/base_config.h"
-#include "trainer/config/run_config.h"
-#include "trainer/config/parameter_count.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/parameter_count.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -5,12 +5,12 @@
 
 #include <gmock/gmock.h>
 
+#include "sim/config/load_system.h"
 #include "sim/config/system_config.h"
 #include "tests/trainer/config/base_config.h"
 #include "tests/trainer/config/round_trip.h"
-#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/check_fits_machine.h"
-#include "sim/config/load_system.h"
+#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -13,8 +13,8 @@
 #include "trainer/files/data/hf_dataset.h"
 #include "trainer/files/data/megatron/blend.h"
 #include "trainer/files/data/samples/samplers.h"
-#include "trainer/files/data/tokenizers/tokenizer.h"
 #include "trainer/files/data/tokenizers/make_tokenizer.h"
+#include "trainer/files/data/tokenizers/tokenizer.h"
 
 /// Answers questions about the data library with one JSON document on stdout, for oracles in
 /// Python. The request on stdin is a JSON object with the member "ask".

@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "tests/support/temporary_directory.h"
 #include "trainer/data/data_module.h"
-#include "trainer/files/data/megatron/indexed_dataset_builder.h"
 #include "trainer/data/make_data_module.h"
+#include "trainer/files/data/megatron/indexed_dataset_builder.h"
 
 namespace trellis::trainer::sampled_data_module_test {
 namespace {

@@ -11,9 +11,9 @@
 #include "base/error.h"
 #include "tests/support/temporary_directory.h"
 #include "trainer/config/run_config.h"
+#include "trainer/data/make_data_module.h"
 #include "trainer/models/decoder/decoder.h"
 #include "trainer/models/factory.h"
-#include "trainer/data/make_data_module.h"
 
 namespace trellis::trainer {
 namespace {

@@ -22,8 +22,8 @@
 
 #include "base/error.h"
 #include "trainer/models/factory.h"
-#include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "trainer/optimizer/make_update_rule.h"
+#include "trainer/optimizer/zero_redundancy_optimizer.h"
 
 namespace trellis::trainer {
 namespace {

@@ -14,9 +14,9 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/nxd/user_training.h"
 #include "trainer/checkpoint/engine/rank_state_file.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 #include "trainer/nxd/checkpoint/legacy_checkpoints.h"
 #include "trainer/nxd/checkpoint/nxd_checkpoints.h"
-#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::trainer::checkpoint_test {
 namespace {

@@ -9,8 +9,8 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include "base/error.h"
-#include "tests/trainer/nxd/user_model.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/trainer/nxd/user_model.h"
 #include "trainer/config/schedule/scheduler.h"
 
 namespace trellis::trainer::hooks_test {

@@ -12,10 +12,10 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/nxd/user_model.h"
 #include "tests/trainer/nxd/user_training.h"
-#include "trainer/nxd/checkpoint/checkpoints.h"
 #include "trainer/files/checkpoint/storage/open_storage.h"
-#include "trainer/optimizer/make_update_rule.h"
+#include "trainer/nxd/checkpoint/checkpoints.h"
 #include "trainer/nxd/initialize_parallel_model.h"
+#include "trainer/optimizer/make_update_rule.h"
 
 namespace trellis::trainer::interface_test {
 namespace {

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "tests/trainer/nxd/user_model.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/trainer/nxd/user_model.h"
 
 namespace trellis::trainer::lightning_test {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "tests/trainer/nxd/user_model.h"
-#include "trainer/parallel_layers/qkv_linear.h"
 #include "trainer/nxd/initialize_parallel_model.h"
+#include "trainer/parallel_layers/qkv_linear.h"
 
 namespace trellis::trainer::model_test {
 namespace {

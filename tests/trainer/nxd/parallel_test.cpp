@@ -10,9 +10,9 @@
 #include "trainer/models/llama/modeling_llama.h"
 #include "trainer/modules/moe/moe_layer.h"
 #include "trainer/modules/moe/router_record.h"
+#include "trainer/nxd/initialize_parallel_model.h"
 #include "trainer/parallel_layers/qkv_linear.h"
 #include "trainer/parallel_layers/ring_attention.h"
-#include "trainer/nxd/initialize_parallel_model.h"
 
 namespace trellis::trainer::parallel_test {
 namespace {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "trainer/optimizer/optimizer_options.h"
 #include "trainer/config/optimizer_table.h"
 #include "trainer/optimizer/make_update_rule.h"
+#include "trainer/optimizer/optimizer_options.h"
 
 namespace trellis::trainer::testing_support {
 

@@ -12,10 +12,10 @@
 
 #include "base/error.h"
 #include "runtime/ranks/world.h"
-#include "trainer/config/run_config.h"
-#include "trainer/loop/trainer.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/run_config.h"
 #include "trainer/data/make_data_module.h"
+#include "trainer/loop/trainer.h"
 
 namespace trellis::trainer {
 namespace {

@@ -8,11 +8,11 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "runtime/rendezvous/stop_request.h"
 #include "tests/integration/layout_run.h"
 #include "trainer/config/logged_scalars.h"
 #include "trainer/loop/built_model.h"
 #include "trainer/loop/rank_model.h"
-#include "runtime/rendezvous/stop_request.h"
 
 namespace trellis::trainer {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <set>
 
-#include "trainer/verify/layout.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/verify/layout.h"
 
 namespace trellis::trainer {
 namespace {

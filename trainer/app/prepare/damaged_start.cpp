@@ -10,12 +10,12 @@
 
 #include "base/error.h"
 #include "base/escape.h"
-#include "base/process/launch.h"
 #include "base/log.h"
 #include "base/output_error.h"
-#include "trainer/files/checkpoint/lifecycle/damaged.h"
-#include "trainer/config/run_config.h"
+#include "base/process/launch.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/run_config.h"
+#include "trainer/files/checkpoint/lifecycle/damaged.h"
 
 namespace trellis::trainer {
 namespace {

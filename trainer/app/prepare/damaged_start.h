@@ -1,7 +1,7 @@
 #pragma once
 
-#include "trainer/requests/run_request.h"
 #include "trainer/files/checkpoint/formats/native/damaged_checkpoint.h"
+#include "trainer/requests/run_request.h"
 
 namespace trellis::trainer {
 

@@ -7,9 +7,9 @@
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
+#include "base/number_text.h"
 #include "trainer/config/load/run_plan.h"
 #include "trainer/optimizer/optimizer_options.h"
-#include "base/number_text.h"
 
 namespace trellis::trainer {
 namespace {

@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "runtime/links/process_link.h"
-#include "trainer/requests/run_request.h"
 #include "trainer/config/run_config.h"
+#include "trainer/requests/run_request.h"
 
 namespace trellis::runtime {
 class RankContext;

@@ -5,14 +5,14 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "sim/config/load_system.h"
 #include "sim/config/system_config.h"
 #include "sim/sim.h"
 #include "trainer/app/prepare/software_facts.h"
 #include "trainer/app/prepare/wide_products.h"
+#include "trainer/config/check_fits_machine.h"
 #include "trainer/config/machine.h"
 #include "trainer/pipeline/replay.h"
-#include "trainer/config/check_fits_machine.h"
-#include "sim/config/load_system.h"
 
 namespace trellis::trainer {
 

@@ -5,8 +5,8 @@
 #include <iterator>
 #include <string>
 
-#include "trainer/config/step_place.h"
 #include "trainer/app/prepare/software_facts.h"
+#include "trainer/config/step_place.h"
 
 namespace trellis::trainer {
 namespace {

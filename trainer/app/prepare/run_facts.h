@@ -1,8 +1,8 @@
 #pragma once
 
 #include "traces/report/run_report.h"
-#include "trainer/requests/run_request.h"
 #include "trainer/config/run_config.h"
+#include "trainer/requests/run_request.h"
 
 namespace trellis::trainer {
 

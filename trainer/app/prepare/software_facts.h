@@ -1,7 +1,7 @@
 #pragma once
 
-#include "trainer/config/run_config.h"
 #include "traces/report/software_memory.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::trainer {
 

@@ -7,8 +7,8 @@
 #include <fmt/ranges.h>
 
 #include "trainer/app/report/timed_passes.h"
-#include "trainer/pipeline/model.h"
 #include "trainer/loop/rank_model.h"
+#include "trainer/pipeline/model.h"
 #include "trainer/scopes/autocast.h"
 
 namespace trellis::trainer {

@@ -7,8 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "trainer/app/report/answer_time.h"
 #include "trainer/app/prepare/load_device.h"
+#include "trainer/app/report/answer_time.h"
 #include "trainer/config/run_config.h"
 #include "trainer/evaluation/evaluate.h"
 

@@ -7,12 +7,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "traces/report/checkpoint_report.h"
 #include "base/error.h"
 #include "base/output_error.h"
 #include "sim/job/rank_fold.h"
 #include "sim/storage/save_time.h"
 #include "traces/perfetto_writer.h"
+#include "traces/report/checkpoint_report.h"
 #include "traces/text_writer.h"
 #include "trainer/config/machine.h"
 

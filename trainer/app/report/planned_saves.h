@@ -11,8 +11,8 @@
 #include "sim/config/system_config.h"
 #include "sim/storage/checkpoint_plan.h"
 #include "trainer/app/prepare/load_device.h"
-#include "trainer/requests/run_request.h"
 #include "trainer/checkpoint/training/planned_checkpoints.h"
+#include "trainer/requests/run_request.h"
 
 namespace trellis::trainer {
 

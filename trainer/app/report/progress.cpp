@@ -7,11 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/activity.h"
-#include "traces/metrics_writer.h"
-#include "traces/tensorboard_writer.h"
-#include "traces/report/text_table.h"
-#include "trainer/app/report/throughput.h"
 #include "base/number_text.h"
+#include "traces/metrics_writer.h"
+#include "traces/report/text_table.h"
+#include "traces/tensorboard_writer.h"
+#include "trainer/app/report/throughput.h"
 
 namespace trellis::trainer {
 

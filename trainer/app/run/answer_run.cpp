@@ -2,13 +2,13 @@
 
 #include "base/activity.h"
 #include "base/error.h"
-#include "trainer/requests/answer_request.h"
-#include "trainer/app/run/verbs.h"
-#include "trainer/app/report/answer_time.h"
 #include "trainer/app/prepare/guarded.h"
+#include "trainer/app/report/answer_time.h"
+#include "trainer/app/run/verbs.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/machine.h"
 #include "trainer/evaluation/evaluate.h"
-#include "trainer/config/load/load_run_config.h"
+#include "trainer/requests/answer_request.h"
 
 namespace trellis::trainer {
 namespace {

@@ -6,10 +6,10 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/log.h"
-#include "trainer/requests/data_request.h"
-#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/guarded.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/data/build_hf_dataset.h"
+#include "trainer/requests/data_request.h"
 
 namespace trellis::trainer {
 namespace {

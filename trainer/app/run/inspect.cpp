@@ -8,15 +8,15 @@
 
 #include "base/error.h"
 #include "base/escape.h"
-#include "trainer/requests/data_request.h"
-#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/guarded.h"
-#include "trainer/config/run_config.h"
-#include "trainer/files/data/build_dataset.h"
-#include "trainer/data/data_module.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/config/load/load_run_config.h"
-#include "trainer/files/data/tokenizers/make_tokenizer.h"
+#include "trainer/config/run_config.h"
+#include "trainer/data/data_module.h"
 #include "trainer/data/make_data_module.h"
+#include "trainer/files/data/build_dataset.h"
+#include "trainer/files/data/tokenizers/make_tokenizer.h"
+#include "trainer/requests/data_request.h"
 
 namespace trellis::trainer {
 namespace {

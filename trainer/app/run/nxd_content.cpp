@@ -1,12 +1,12 @@
 #include "trainer/requests/nxd_content_request.h"
 
 #include "base/error.h"
-#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/load_device.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/checkpoint/layout/open_nxd.h"
-#include "trainer/files/checkpoint/formats/native/checksums.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/files/checkpoint/formats/native/checksums.h"
 
 namespace trellis::trainer {
 namespace {

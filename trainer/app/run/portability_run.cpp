@@ -6,15 +6,15 @@
 #include "base/error.h"
 #include "runtime/groups/device_plugin.h"
 #include "runtime/ranks/world.h"
-#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/load_device.h"
-#include "trainer/requests/portability_request.h"
+#include "trainer/app/run/verbs.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
-#include "trainer/loop/trainer.h"
-#include "trainer/config/load/load_run_config.h"
 #include "trainer/data/make_data_module.h"
+#include "trainer/loop/trainer.h"
+#include "trainer/requests/portability_request.h"
 
 namespace trellis::trainer {
 namespace {

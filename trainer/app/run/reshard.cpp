@@ -9,17 +9,17 @@
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
-#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/load_device.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/checkpoint/layout/open_nxd.h"
 #include "trainer/checkpoint/training/write_native.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/files/checkpoint/conversion/model_check.h"
 #include "trainer/files/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/files/checkpoint/conversion/saved_config.h"
 #include "trainer/files/checkpoint/formats/nxd/nxd_folder.h"
 #include "trainer/files/checkpoint/formats/nxd/nxd_training.h"
-#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::trainer {
 namespace {

@@ -9,10 +9,10 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/process/host_memory.h"
-#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/host_need.h"
 #include "trainer/app/prepare/load_device.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/verify/resume_check.h"
 
 namespace trellis::trainer {

@@ -10,16 +10,16 @@
 #include "base/activity.h"
 #include "runtime/groups/device_plugin.h"
 #include "runtime/ranks/world.h"
-#include "trainer/app/run/verbs.h"
 #include "trainer/app/prepare/guarded.h"
 #include "trainer/app/prepare/load_device.h"
-#include "trainer/app/report/planned_load.h"
 #include "trainer/app/prepare/run_facts.h"
-#include "trainer/config/machine.h"
+#include "trainer/app/report/planned_load.h"
+#include "trainer/app/run/verbs.h"
 #include "trainer/config/load/load_run_config.h"
+#include "trainer/config/machine.h"
 #include "trainer/data/data_module.h"
-#include "trainer/loop/trainer.h"
 #include "trainer/data/make_data_module.h"
+#include "trainer/loop/trainer.h"
 
 namespace trellis::trainer {
 namespace {

@@ -10,11 +10,11 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "trainer/checkpoint/state/torch_dtype.h"
 #include "trainer/files/checkpoint/containers/torch_file.h"
 #include "trainer/files/checkpoint/formats/megatron/megatron_source.h"
 #include "trainer/files/checkpoint/plan/boxes.h"
 #include "trainer/files/checkpoint/sharding/validate.h"
-#include "trainer/checkpoint/state/torch_dtype.h"
 
 namespace trellis::checkpoint::distributed {
 namespace {

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "runtime/ranks/world.h"
-#include "trainer/files/checkpoint/containers/dcp.h"
 #include "trainer/checkpoint/distributed/state_dict.h"
-#include "trainer/files/checkpoint/plan/read_plan.h"
-#include "trainer/files/checkpoint/plan/transfer_plan.h"
 #include "trainer/checkpoint/state/load_strictness.h"
 #include "trainer/checkpoint/state/shared_load.h"
+#include "trainer/files/checkpoint/containers/dcp.h"
+#include "trainer/files/checkpoint/plan/read_plan.h"
+#include "trainer/files/checkpoint/plan/transfer_plan.h"
 #include "trainer/files/checkpoint/storage/place.h"
 
 namespace trellis::checkpoint::distributed {

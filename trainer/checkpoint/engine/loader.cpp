@@ -7,11 +7,11 @@
 #include <ATen/ops/empty.h>
 
 #include "base/error.h"
+#include "trainer/checkpoint/engine/state_files.h"
+#include "trainer/checkpoint/state/torch_dtype.h"
 #include "trainer/files/checkpoint/formats/native/damaged_checkpoint.h"
 #include "trainer/files/checkpoint/formats/native/file_names.h"
-#include "trainer/checkpoint/engine/state_files.h"
 #include "trainer/files/checkpoint/plan/boxes.h"
-#include "trainer/checkpoint/state/torch_dtype.h"
 
 namespace trellis::checkpoint::native {
 namespace {

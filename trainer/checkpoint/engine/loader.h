@@ -11,11 +11,11 @@
 #include "base/error.h"
 #include "runtime/ranks/world.h"
 #include "trainer/checkpoint/engine/file_stream.h"
+#include "trainer/checkpoint/state/live_state.h"
+#include "trainer/checkpoint/state/shared_load.h"
 #include "trainer/files/checkpoint/formats/native/gate_pass.h"
 #include "trainer/files/checkpoint/formats/native/manifest.h"
 #include "trainer/files/checkpoint/plan/read_plan.h"
-#include "trainer/checkpoint/state/live_state.h"
-#include "trainer/checkpoint/state/shared_load.h"
 #include "trainer/files/checkpoint/storage/storage.h"
 
 namespace trellis::checkpoint::native {

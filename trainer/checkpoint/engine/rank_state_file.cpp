@@ -4,8 +4,8 @@
 
 #include <ATen/ops/empty.h>
 
-#include "trainer/files/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
+#include "trainer/files/checkpoint/formats/native/file_names.h"
 
 namespace trellis::checkpoint::native {
 namespace {

@@ -8,8 +8,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include "base/output_error.h"
-#include "trainer/files/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/engine/zero1_dcp.h"
+#include "trainer/files/checkpoint/formats/native/file_names.h"
 #include "trainer/files/checkpoint/sharding/validate.h"
 
 namespace trellis::checkpoint::native {

@@ -13,9 +13,9 @@
 #include "runtime/links/process_link.h"
 #include "runtime/ranks/world.h"
 #include "trainer/checkpoint/engine/copy_queue.h"
-#include "trainer/files/checkpoint/formats/native/gate_pass.h"
 #include "trainer/checkpoint/engine/save_messages.h"
 #include "trainer/checkpoint/engine/state_files.h"
+#include "trainer/files/checkpoint/formats/native/gate_pass.h"
 #include "trainer/files/checkpoint/plan/transfer_plan.h"
 
 namespace trellis::checkpoint::native {

@@ -8,12 +8,12 @@
 #include <ATen/ops/full.h>
 
 #include "base/output_error.h"
+#include "trainer/checkpoint/engine/zero1_dcp.h"  // pair: one of two forms of the same states
+#include "trainer/checkpoint/state/torch_dtype.h"
 #include "trainer/files/checkpoint/containers/torch_file.h"
 #include "trainer/files/checkpoint/formats/native/file_names.h"
 #include "trainer/files/checkpoint/formats/native/hashing_file.h"
 #include "trainer/files/checkpoint/formats/native/main_parts.h"
-#include "trainer/checkpoint/engine/zero1_dcp.h"  // pair: one of two forms of the same states
-#include "trainer/checkpoint/state/torch_dtype.h"
 
 namespace trellis::checkpoint::native {
 namespace {

@@ -11,12 +11,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "trainer/checkpoint/engine/save_messages.h"
+#include "trainer/checkpoint/state/live_state.h"
 #include "trainer/files/checkpoint/containers/dcp.h"
 #include "trainer/files/checkpoint/containers/value.h"
 #include "trainer/files/checkpoint/formats/native/manifest.h"
-#include "trainer/checkpoint/engine/save_messages.h"
 #include "trainer/files/checkpoint/storage/storage.h"
-#include "trainer/checkpoint/state/live_state.h"
 
 namespace trellis::checkpoint::native {
 

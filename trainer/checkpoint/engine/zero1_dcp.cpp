@@ -11,10 +11,10 @@
 
 #include <ATen/ops/full.h>
 
+#include "trainer/checkpoint/state/torch_dtype.h"
 #include "trainer/files/checkpoint/formats/native/file_names.h"
 #include "trainer/files/checkpoint/formats/native/hashing_file.h"
 #include "trainer/files/checkpoint/formats/native/main_parts.h"
-#include "trainer/checkpoint/state/torch_dtype.h"
 
 namespace trellis::checkpoint::native {
 namespace {

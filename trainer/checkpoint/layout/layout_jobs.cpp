@@ -4,11 +4,11 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "trainer/loop/rank_model.h"
+#include "trainer/loop/trainer.h"
 #include "trainer/optimizer/optimizer_options.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "trainer/pipeline/tied_weights.h"
-#include "trainer/loop/rank_model.h"
-#include "trainer/loop/trainer.h"
 
 namespace trellis::checkpoint {
 namespace {

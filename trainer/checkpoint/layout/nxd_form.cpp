@@ -5,8 +5,8 @@
 
 #include <ATen/ops/empty.h>
 
-#include "trainer/files/checkpoint/formats/nxd/stacked_experts.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
+#include "trainer/files/checkpoint/formats/nxd/stacked_experts.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -3,10 +3,10 @@
 #include <memory>
 #include <string>
 
+#include "trainer/config/run_config.h"
 #include "trainer/files/checkpoint/conversion/nxd_content.h"
 #include "trainer/files/checkpoint/formats/tensor_source.h"
 #include "trainer/files/checkpoint/storage/place.h"
-#include "trainer/config/run_config.h"
 
 namespace trellis::checkpoint {
 

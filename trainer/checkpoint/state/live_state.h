@@ -5,9 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "trainer/checkpoint/state/parameter_parts.h"
 #include "trainer/files/checkpoint/sharding/sharded_tensor.h"
 #include "trainer/files/checkpoint/sharding/state_keys.h"
-#include "trainer/checkpoint/state/parameter_parts.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "trainer/parallel_layers/parallel_state.h"
 #include "trainer/parallel_layers/parameter.h"

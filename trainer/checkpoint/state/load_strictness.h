@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "runtime/ranks/world.h"
-#include "trainer/files/checkpoint/sharding/state_keys.h"
 #include "trainer/checkpoint/state/live_state.h"
+#include "trainer/files/checkpoint/sharding/state_keys.h"
 
 namespace trellis::checkpoint {
 

@@ -11,8 +11,8 @@
 
 #include "base/error.h"
 #include "runtime/links/process_link.h"
-#include "trainer/files/checkpoint/sharding/state_keys.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
+#include "trainer/files/checkpoint/sharding/state_keys.h"
 #include "trainer/files/checkpoint/storage/storage.h"
 
 namespace trellis::checkpoint {

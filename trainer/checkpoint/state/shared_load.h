@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "runtime/ranks/world.h"
+#include "trainer/checkpoint/state/live_state.h"
 #include "trainer/files/checkpoint/plan/read_plan.h"
 #include "trainer/files/checkpoint/plan/transfer_plan.h"
-#include "trainer/checkpoint/state/live_state.h"
 
 namespace trellis::checkpoint {
 

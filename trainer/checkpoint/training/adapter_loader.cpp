@@ -3,8 +3,8 @@
 #include <map>
 #include <utility>
 
-#include "trainer/files/checkpoint/sharding/state_keys.h"
 #include "trainer/checkpoint/training/find_adapter.h"
+#include "trainer/files/checkpoint/sharding/state_keys.h"
 #include "trainer/loop/rank_model.h"
 
 namespace trellis::checkpoint {

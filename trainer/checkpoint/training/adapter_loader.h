@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "trainer/files/checkpoint/adapters/fitted_adapter.h"
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/checkpoint/training/source_loader.h"
 #include "trainer/config/run_config.h"
+#include "trainer/files/checkpoint/adapters/fitted_adapter.h"
 
 namespace trellis::checkpoint {
 

@@ -5,10 +5,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "trainer/files/checkpoint/lifecycle/save_outcome.h"
 #include "trainer/checkpoint/state/merged_weights.h"
 #include "trainer/checkpoint/training/lora_config.h"
 #include "trainer/config/sections/adapter_config.h"
+#include "trainer/files/checkpoint/lifecycle/save_outcome.h"
 #include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::checkpoint {

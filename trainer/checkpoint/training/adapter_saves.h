@@ -4,8 +4,8 @@
 #include <string>
 
 #include "trainer/checkpoint/engine/saver.h"
-#include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/config/run_config.h"
+#include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/loop/training_checkpoints.h"
 
 namespace trellis::checkpoint {

@@ -10,18 +10,18 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "trainer/checkpoint/layout/open_nxd.h"
+#include "trainer/config/sections/adapter_config.h"
 #include "trainer/files/checkpoint/adapters/peft_source.h"
 #include "trainer/files/checkpoint/containers/torch_file.h"
-#include "trainer/checkpoint/layout/open_nxd.h"
 #include "trainer/files/checkpoint/conversion/saved_config.h"
 #include "trainer/files/checkpoint/formats/full/full_source.h"
 #include "trainer/files/checkpoint/formats/native/file_names.h"
 #include "trainer/files/checkpoint/formats/native/native_source.h"
 #include "trainer/files/checkpoint/formats/nxd/nxd_folder.h"
 #include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
-#include "trainer/files/checkpoint/storage/place.h"
-#include "trainer/config/sections/adapter_config.h"
 #include "trainer/files/checkpoint/storage/open_storage.h"
+#include "trainer/files/checkpoint/storage/place.h"
 
 namespace trellis::checkpoint {
 namespace {

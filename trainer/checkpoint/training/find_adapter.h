@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "trainer/files/checkpoint/formats/tensor_source.h"
 #include "trainer/config/run_config.h"
+#include "trainer/files/checkpoint/formats/tensor_source.h"
 
 namespace trellis::checkpoint {
 

@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/log.h"
-#include "trainer/files/checkpoint/conversion/format_table.h"
 #include "trainer/checkpoint/layout/open_nxd.h"
+#include "trainer/files/checkpoint/conversion/format_table.h"
 #include "trainer/files/checkpoint/conversion/model_check.h"
 #include "trainer/files/checkpoint/formats/megatron/megatron_source.h"
 #include "trainer/files/checkpoint/formats/native/checksums.h"
@@ -20,8 +20,8 @@
 #include "trainer/files/checkpoint/formats/nxd/nxd_training.h"
 #include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/files/checkpoint/sharding/state_keys.h"
-#include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/files/checkpoint/storage/open_storage.h"
+#include "trainer/files/checkpoint/storage/place.h"
 
 namespace trellis::checkpoint {
 namespace {

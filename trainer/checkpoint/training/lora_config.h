@@ -2,8 +2,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "trainer/files/checkpoint/containers/value.h"
 #include "trainer/config/model_section.h"
+#include "trainer/files/checkpoint/containers/value.h"
 
 namespace trellis::checkpoint {
 

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/config/run_config.h"
+#include "trainer/files/checkpoint/storage/place.h"
 
 namespace trellis::checkpoint {
 

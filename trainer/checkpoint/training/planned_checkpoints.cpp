@@ -7,9 +7,9 @@
 
 #include "runtime/ranks/world.h"
 #include "trainer/checkpoint/engine/state_files.h"
-#include "trainer/files/checkpoint/plan/transfer_plan.h"
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/checkpoint/training/save_options.h"
+#include "trainer/files/checkpoint/plan/transfer_plan.h"
 #include "trainer/loop/trainer.h"
 
 namespace trellis::checkpoint {

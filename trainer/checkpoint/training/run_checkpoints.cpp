@@ -8,17 +8,17 @@
 #include "base/log.h"
 #include "base/output_error.h"
 #include "runtime/ranks/world.h"
-#include "trainer/files/checkpoint/lifecycle/save_outcome.h"
-#include "trainer/files/checkpoint/lifecycle/checkpoint_name.h"
 #include "trainer/checkpoint/state/live_state.h"
-#include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/checkpoint/training/one_device_adapter.h"
 #include "trainer/checkpoint/training/save_options.h"
 #include "trainer/checkpoint/training/user_content.h"
 #include "trainer/config/logged_scalars.h"
-#include "trainer/parallel_layers/fully_sharded.h"
-#include "trainer/loop/trainer.h"
+#include "trainer/files/checkpoint/lifecycle/checkpoint_name.h"
+#include "trainer/files/checkpoint/lifecycle/save_outcome.h"
 #include "trainer/files/checkpoint/storage/open_storage.h"
+#include "trainer/files/checkpoint/storage/place.h"
+#include "trainer/loop/trainer.h"
+#include "trainer/parallel_layers/fully_sharded.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -9,17 +9,17 @@
 #include <string>
 #include <utility>
 
-#include "trainer/files/checkpoint/formats/native/damaged_checkpoint.h"
 #include "trainer/checkpoint/engine/saver.h"
-#include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/checkpoint/state/load_strictness.h"
-#include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/checkpoint/training/adapter_loader.h"
 #include "trainer/checkpoint/training/adapter_saves.h"
 #include "trainer/checkpoint/training/find_resume.h"
 #include "trainer/checkpoint/training/torch_dist.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
+#include "trainer/files/checkpoint/formats/native/damaged_checkpoint.h"
+#include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
+#include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/loop/training_checkpoints.h"
 
 namespace trellis::checkpoint {

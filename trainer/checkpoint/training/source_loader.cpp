@@ -4,8 +4,8 @@
 
 #include <ATen/ops/empty.h>
 
-#include "trainer/files/checkpoint/plan/boxes.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
+#include "trainer/files/checkpoint/plan/boxes.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "trainer/files/checkpoint/formats/tensor_source.h"
 #include "trainer/checkpoint/state/shared_load.h"
+#include "trainer/files/checkpoint/formats/tensor_source.h"
 
 namespace trellis::checkpoint {
 

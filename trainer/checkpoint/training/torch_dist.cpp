@@ -9,10 +9,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/output_error.h"
+#include "trainer/checkpoint/state/torch_dtype.h"
 #include "trainer/files/checkpoint/formats/megatron/chunks.h"
 #include "trainer/files/checkpoint/formats/megatron/megatron_folder.h"
 #include "trainer/files/checkpoint/formats/megatron/megatron_source.h"
-#include "trainer/checkpoint/state/torch_dtype.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -6,10 +6,10 @@
 
 #include "trainer/checkpoint/engine/save_messages.h"
 #include "trainer/checkpoint/engine/state_files.h"
-#include "trainer/files/checkpoint/formats/tensor_source.h"
 #include "trainer/checkpoint/state/live_state.h"
-#include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/config/run_config.h"
+#include "trainer/files/checkpoint/formats/tensor_source.h"
+#include "trainer/files/checkpoint/storage/place.h"
 
 /// A checkpoint of a run as Megatron-core has it, in its folder: `iter_0000005` of torch_dist and,
 /// last, `latest_checkpointed_iteration.txt`, as Megatron-LM's `--load` expects. Every rank writes

@@ -2,11 +2,11 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "runtime/ranks/world.h"
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/config/run_config.h"
 #include "trainer/loop/early_stopping.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
-#include "runtime/ranks/world.h"
 
 namespace trellis::checkpoint {
 namespace {

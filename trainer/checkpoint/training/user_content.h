@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <string>
 
-#include "trainer/files/checkpoint/containers/value.h"
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/config/run_config.h"
+#include "trainer/files/checkpoint/containers/value.h"
 #include "trainer/loop/training_checkpoints.h"
 
 namespace trellis::checkpoint {

@@ -1,9 +1,9 @@
 #pragma once
 
+#include "trainer/config/run_config.h"
 #include "trainer/files/checkpoint/conversion/conversion.h"
 #include "trainer/files/checkpoint/formats/tensor_source.h"
 #include "trainer/files/checkpoint/storage/place.h"
-#include "trainer/config/run_config.h"
 
 namespace trellis::checkpoint {
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "trainer/config/run_config.h"
 #include "trainer/config/checks/section_readers.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::trainer {
 

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "trainer/config/run_config.h"
 #include "trainer/config/checks/section_readers.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::trainer {
 

@@ -5,10 +5,10 @@
 
 #include <fmt/format.h>
 
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/config/names.h"
 #include "trainer/config/optimizer_table.h"
-#include "trainer/config/load/load_run_config.h"
 #include "trainer/config/reader/section_reader.h"
 
 namespace trellis::trainer {

@@ -12,15 +12,15 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "base/problem.h"
+#include "sim/config/default_instance.h"
+#include "sim/config/load_software.h"
 #include "sim/config/system_config.h"
-#include "trainer/config/sections/adapter_config.h"
 #include "trainer/config/checks/cross_checks.h"
+#include "trainer/config/load/resolved_yaml.h"
 #include "trainer/config/lora_targets.h"
 #include "trainer/config/model_properties.h"
-#include "trainer/config/load/resolved_yaml.h"
+#include "trainer/config/sections/adapter_config.h"
 #include "trainer/config/sections/sections.h"
-#include "sim/config/load_software.h"
-#include "sim/config/default_instance.h"
 
 namespace trellis::trainer {
 namespace {

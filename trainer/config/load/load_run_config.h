@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/yaml/yaml.h"
+#include "sim/config/default_instance.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/run_source.h"
-#include "sim/config/default_instance.h"
 
 /// Reads a YAML and validates it as a run.
 namespace trellis::trainer {

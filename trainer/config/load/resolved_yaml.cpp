@@ -1,7 +1,7 @@
 #include "trainer/config/load/resolved_yaml.h"
 
-#include "trainer/config/sections/sections.h"
 #include "trainer/config/reader/yaml_writer.h"
+#include "trainer/config/sections/sections.h"
 
 namespace trellis::trainer {
 std::string to_resolved_yaml(const RunConfig& config, const YamlMap& source) {

@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include "base/yaml/yaml.h"
-#include "trainer/config/reader/known_keys.h"
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/config/model_properties.h"
+#include "trainer/config/reader/known_keys.h"
 
 namespace trellis::trainer {
 namespace {

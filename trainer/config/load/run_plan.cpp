@@ -1,8 +1,8 @@
 #include "trainer/config/load/run_plan.h"
 
 #include "base/check.h"
-#include "trainer/config/sections/model_readers.h"
 #include "trainer/config/parameter_count.h"
+#include "trainer/config/sections/model_readers.h"
 
 namespace trellis::trainer {
 namespace {

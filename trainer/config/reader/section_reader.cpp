@@ -10,8 +10,8 @@
 #include "base/escape.h"
 #include "base/nearest.h"
 #include "base/problem.h"
-#include "trainer/config/reader/known_keys.h"
 #include "trainer/config/names.h"
+#include "trainer/config/reader/known_keys.h"
 
 namespace trellis::trainer {
 namespace {

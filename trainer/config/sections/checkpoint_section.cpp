@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "trainer/config/reader/fields.h"
 #include "trainer/config/model_properties.h"
-#include "trainer/config/sections/sections.h"
+#include "trainer/config/reader/fields.h"
 #include "trainer/config/reader/yaml_writer.h"
+#include "trainer/config/sections/sections.h"
 
 namespace trellis::trainer {
 namespace {

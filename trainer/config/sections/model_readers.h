@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "trainer/config/run_config.h"
 #include "trainer/config/reader/section_reader.h"
+#include "trainer/config/run_config.h"
 
 /// Visitors of the parts of section `model`.
 namespace trellis::trainer {

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include "trainer/config/families/model_family.h"
+#include "trainer/config/names.h"
 #include "trainer/config/reader/fields.h"
 #include "trainer/config/sections/model_readers.h"
-#include "trainer/config/names.h"
 
 namespace trellis::trainer {
 namespace {

@@ -3,12 +3,12 @@
 
 #include <fmt/format.h>
 
-#include "trainer/config/reader/known_keys.h"
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/config/names.h"
 #include "trainer/config/optimizer_table.h"
-#include "trainer/config/sections/sections.h"
+#include "trainer/config/reader/known_keys.h"
 #include "trainer/config/reader/yaml_writer.h"
+#include "trainer/config/sections/sections.h"
 
 namespace trellis::trainer {
 namespace {

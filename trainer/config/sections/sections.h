@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "trainer/config/run_config.h"
 #include "trainer/config/reader/section_reader.h"
+#include "trainer/config/run_config.h"
 
 /// One reader per section: defaults applied, each value checked by itself. Rules between values
 /// are in cross_checks.h.

@@ -7,10 +7,10 @@
 
 #include <fmt/format.h>
 
+#include "sim/config/load_system.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/reader/fields.h"
 #include "trainer/config/sections/sections.h"
-#include "sim/config/load_system.h"
 
 namespace trellis::trainer {
 namespace {

@@ -9,11 +9,11 @@
 
 #include "base/error.h"
 #include "base/files/input_file.h"
+#include "base/json/protobuf_fields.h"
 #include "trainer/config/reader/fields.h"
+#include "trainer/config/sections/byte_vocabulary.h"
 #include "trainer/config/sections/hub_tokens.h"
 #include "trainer/config/sections/model_readers.h"
-#include "trainer/config/sections/byte_vocabulary.h"
-#include "base/json/protobuf_fields.h"
 
 namespace trellis::trainer {
 namespace {

@@ -13,8 +13,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "trainer/files/data/megatron/indexed_dataset_builder.h"
-#include "trainer/files/data/tokenizers/unicode.h"
 #include "trainer/files/data/tokenizers/make_tokenizer.h"
+#include "trainer/files/data/tokenizers/unicode.h"
 
 namespace trellis::trainer {
 namespace {

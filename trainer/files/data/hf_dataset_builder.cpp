@@ -10,9 +10,9 @@
 #include <arrow/ipc/writer.h>
 #include <nlohmann/json.hpp>
 
-#include "base/files/atomic_file.h"
 #include "base/content_hash.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
 #include "base/output_error.h"
 
 namespace trellis::trainer {

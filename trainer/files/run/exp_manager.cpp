@@ -13,9 +13,9 @@
 
 #include <fmt/format.h>
 
-#include "base/files/atomic_file.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "base/files/atomic_file.h"
 #include "trainer/config/sections/sections.h"
 
 namespace trellis::trainer {

@@ -1,9 +1,9 @@
 #include "trainer/nxd/checkpoint/checkpoint_io.h"
 
 #include "base/error.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 #include "trainer/files/checkpoint/storage/place.h"
 #include "trainer/nxd/checkpoint/legacy_checkpoints.h"
-#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::trainer {
 namespace {

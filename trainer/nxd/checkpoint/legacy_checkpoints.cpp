@@ -12,13 +12,13 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "trainer/checkpoint/engine/rank_state_file.h"
+#include "trainer/checkpoint/state/shared_load.h"
+#include "trainer/checkpoint/state/torch_dtype.h"
 #include "trainer/files/checkpoint/formats/full/full_source.h"
 #include "trainer/files/checkpoint/formats/native/file_names.h"
 #include "trainer/files/checkpoint/formats/nxd/nxd_folder.h"
 #include "trainer/files/checkpoint/sharding/state_keys.h"
-#include "trainer/checkpoint/engine/rank_state_file.h"
-#include "trainer/checkpoint/state/shared_load.h"
-#include "trainer/checkpoint/state/torch_dtype.h"
 #include "trainer/nxd/rank_files.h"
 
 namespace trellis::trainer::legacy {

@@ -9,13 +9,13 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/output_error.h"
-#include "trainer/files/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/engine/zero1_dcp.h"
-#include "trainer/files/checkpoint/lifecycle/save_outcome.h"
 #include "trainer/checkpoint/training/user_content.h"
+#include "trainer/files/checkpoint/formats/native/file_names.h"
+#include "trainer/files/checkpoint/lifecycle/save_outcome.h"
+#include "trainer/files/checkpoint/storage/open_storage.h"
 #include "trainer/nxd/lora_checkpoints.h"
 #include "trainer/nxd/rank_files.h"
-#include "trainer/files/checkpoint/storage/open_storage.h"
 
 namespace trellis::trainer {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "trainer/checkpoint/engine/loader.h"
 #include "trainer/checkpoint/engine/saver.h"
-#include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/checkpoint/state/load_strictness.h"
 #include "trainer/config/lr_scheduler.h"
+#include "trainer/files/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/nxd/nxd_model.h"
 #include "trainer/nxd/nxd_optimizer.h"
 

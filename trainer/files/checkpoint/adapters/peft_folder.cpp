@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "trainer/config/sections/adapter_config.h"
 #include "trainer/files/checkpoint/adapters/adapter_weights.h"
 #include "trainer/files/checkpoint/containers/safetensors.h"
 #include "trainer/files/checkpoint/sharding/state_keys.h"
-#include "trainer/config/sections/adapter_config.h"
 
 namespace trellis::checkpoint::adapters {
 namespace {

@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <string>
 
+#include "trainer/config/model_section.h"
 #include "trainer/files/checkpoint/formats/tensor_source.h"
 #include "trainer/files/checkpoint/storage/place.h"
-#include "trainer/config/model_section.h"
 
 namespace trellis::checkpoint::adapters {
 

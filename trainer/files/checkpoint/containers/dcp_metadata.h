@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "trainer/files/checkpoint/containers/torch_file.h"
 #include "trainer/files/checkpoint/containers/value.h"

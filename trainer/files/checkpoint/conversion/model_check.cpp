@@ -9,6 +9,8 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "trainer/config/load/load_run_config.h"
+#include "trainer/config/load/run_changes.h"
 #include "trainer/files/checkpoint/formats/hugging_face/hub_model.h"
 #include "trainer/files/checkpoint/formats/hugging_face/hugging_face_source.h"
 #include "trainer/files/checkpoint/formats/megatron/arguments.h"
@@ -17,8 +19,6 @@
 #include "trainer/files/checkpoint/formats/native/native_source.h"
 #include "trainer/files/checkpoint/formats/saved_model.h"
 #include "trainer/files/checkpoint/sharding/state_keys.h"
-#include "trainer/config/load/run_changes.h"
-#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::checkpoint {
 namespace {

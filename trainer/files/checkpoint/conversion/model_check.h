@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "trainer/config/run_config.h"
 #include "trainer/files/checkpoint/containers/value.h"
 #include "trainer/files/checkpoint/formats/tensor_source.h"
-#include "trainer/config/run_config.h"
 
 /// The one rule for all ways in which weights are loaded: a model of a checkpoint that differs from
 /// the configuration's is refused, property by property, unless exp_manager.accept_differences

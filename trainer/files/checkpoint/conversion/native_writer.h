@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "trainer/files/checkpoint/containers/torch_file.h"
+#include "trainer/files/checkpoint/conversion/tensor_fill.h"
 #include "trainer/files/checkpoint/formats/native/manifest.h"
 #include "trainer/files/checkpoint/formats/tensor_source.h"
 #include "trainer/files/checkpoint/storage/place.h"
-#include "trainer/files/checkpoint/conversion/tensor_fill.h"
 
 namespace trellis::checkpoint {
 

@@ -7,12 +7,12 @@
 #include <system_error>
 
 #include "base/address.h"
-#include "base/files/atomic_file.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "trainer/config/load/load_run_config.h"
 #include "trainer/files/checkpoint/conversion/model_check.h"
 #include "trainer/files/checkpoint/formats/native/file_names.h"
 #include "trainer/files/checkpoint/formats/native/native_source.h"
-#include "trainer/config/load/load_run_config.h"
 
 namespace trellis::checkpoint {
 namespace {

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "trainer/files/checkpoint/formats/tensor_source.h"
-#include "trainer/config/run_config.h"
 #include "sim/config/default_instance.h"
+#include "trainer/config/run_config.h"
+#include "trainer/files/checkpoint/formats/tensor_source.h"
 
 namespace trellis::checkpoint {
 

@@ -12,9 +12,9 @@
 
 #include "base/error.h"
 #include "base/escape.h"
+#include "base/files/run_lock.h"
 #include "base/log.h"
 #include "base/output_error.h"
-#include "base/files/run_lock.h"
 
 namespace trellis::checkpoint {
 namespace {

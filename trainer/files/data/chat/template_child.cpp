@@ -15,9 +15,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/process/child_process.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "base/process/child_process.h"
 
 namespace trellis::trainer {
 namespace {

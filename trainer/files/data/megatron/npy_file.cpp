@@ -3,9 +3,9 @@
 #include <charconv>
 #include <system_error>
 
-#include "base/files/atomic_file.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
 
 namespace trellis::trainer {
 namespace {

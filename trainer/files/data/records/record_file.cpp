@@ -8,9 +8,9 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/files/input_file.h"
+#include "base/files/mapped_file.h"
 #include "base/json/json_builder.h"
 #include "base/json/json_text.h"
-#include "base/files/mapped_file.h"
 #include "trainer/files/data/records/saved_dataset.h"
 
 namespace trellis::trainer {

@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/files/input_file.h"
-#include "base/json/json_text.h"
 #include "base/files/mapped_file.h"
+#include "base/json/json_text.h"
 
 namespace trellis::trainer {
 namespace {

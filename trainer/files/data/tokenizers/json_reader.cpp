@@ -1,7 +1,7 @@
 #include "trainer/files/data/tokenizers/json_reader.h"
 
-#include "base/json/json_text.h"
 #include "base/files/mapped_file.h"
+#include "base/json/json_text.h"
 
 namespace trellis::trainer {
 

@@ -7,8 +7,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "trainer/files/checkpoint/containers/dtype.h"
 #include "trainer/config/model_section.h"
+#include "trainer/files/checkpoint/containers/dtype.h"
 
 namespace trellis::checkpoint::hugging_face {
 

@@ -1,10 +1,10 @@
 #pragma once
 
+#include "trainer/config/model_section.h"
 #include "trainer/files/checkpoint/containers/dcp.h"
 #include "trainer/files/checkpoint/formats/megatron/name_map.h"
 #include "trainer/files/checkpoint/formats/tensor_source.h"
 #include "trainer/files/checkpoint/storage/place.h"
-#include "trainer/config/model_section.h"
 
 namespace trellis::checkpoint::megatron {
 
