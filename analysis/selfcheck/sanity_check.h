@@ -34,5 +34,7 @@ struct SanityCheck {
 [[nodiscard]] std::vector<SanityCheck> core_checks();
 /// Checks the effect of faster and slower hardware on kernels and collectives.
 [[nodiscard]] std::vector<SanityCheck> bandwidth_checks();
+/// Operations on permuted, stepped and broadcast views against their roofline.
+[[nodiscard]] std::vector<SanityCheck> view_checks();
 
 }  // namespace trellis::analysis

@@ -17,7 +17,8 @@ namespace {
 
 std::vector<analysis::SanityCheck> all_checks() {
   std::vector<analysis::SanityCheck> all = analysis::collective_checks();
-  for (auto checks : {analysis::core_checks(), analysis::bandwidth_checks()})
+  for (auto checks :
+       {analysis::core_checks(), analysis::bandwidth_checks(), analysis::view_checks()})
     all.insert(all.end(), checks.begin(), checks.end());
   return all;
 }

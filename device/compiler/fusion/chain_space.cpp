@@ -30,6 +30,8 @@ std::vector<Dimension> collapsed(const Chain& chain,
 
 Dimension unit(std::size_t operands) { return {1, std::vector<std::int64_t>(operands, 0)}; }
 
+constexpr std::int64_t kShortRow = 64;  // elements
+
 /// Cuts a dimension into outer × inner.
 std::pair<Dimension, Dimension> cut(const Dimension& d, std::int64_t inner) {
   Dimension outer{d.size / inner, d.strides}, rest{inner, d.strides};
@@ -70,6 +72,26 @@ std::int64_t largest_divisor(std::int64_t of, std::int64_t most) {
   return most;
 }
 
+/// With `next` around the columns an operand that has one element per row would have several, each
+/// read for many columns: element by element.
+bool breaks_row(const ChainSpace& space, const Dimension& next) {
+  for (std::size_t v = 0; v < next.strides.size(); ++v) {
+    const bool row = std::all_of(space.columns.begin(), space.columns.end(),
+                                 [&](const Dimension& c) { return c.strides[v] == 0; });
+    if (row && next.strides[v] != 0) return true;
+  }
+  return false;
+}
+
+/// Several rows of the innermost loop on a partition: each has its own number per row.
+void group_loop(ChainSpace& space, std::vector<Dimension>& loops, std::int64_t most) {
+  const std::int64_t part = largest_divisor(loops.back().size, most / space.width());
+  if (part <= 1) return;
+  const auto [outer, inner] = cut(loops.back(), part);
+  space.group = inner;
+  loops.back() = outer;
+}
+
 ChainSpace grid_space(std::vector<Dimension> dims, std::int64_t widest) {
   ChainSpace space;
   if (dims[best_rows(dims, dims.size() - 1)].size < 32) {
@@ -85,11 +107,12 @@ ChainSpace grid_space(std::vector<Dimension> dims, std::int64_t widest) {
   space.columns = {dims.back()};
   dims.pop_back();
   const std::int64_t most = std::min<std::int64_t>(widest, 2048);
-  while (!dims.empty() && space.columns.size() < 3 && space.width() * dims.back().size <= most) {
+  while (!dims.empty() && space.columns.size() < 3 && space.width() * dims.back().size <= most &&
+         !breaks_row(space, dims.back())) {
     space.columns.insert(space.columns.begin(), dims.back());
     dims.pop_back();
   }
-  if (!dims.empty() && space.columns.size() < 3) {
+  if (!dims.empty() && space.columns.size() < 3 && !breaks_row(space, dims.back())) {
     if (const std::int64_t part = largest_divisor(dims.back().size, most / space.width());
         part > 1) {
       const auto [outer, inner] = cut(dims.back(), part);
@@ -97,8 +120,19 @@ ChainSpace grid_space(std::vector<Dimension> dims, std::int64_t widest) {
       space.columns.insert(space.columns.begin(), inner);
     }
   }
+  if (!dims.empty() && breaks_row(space, dims.back())) group_loop(space, dims, most);
   space.loops = std::move(dims);
   return space;
+}
+
+/// The kept dimension on the partitions. With short rows it is not the innermost one where another
+/// one fills the partitions too: a group of neighbouring rows makes a long run then.
+std::size_t rows_of_reduction(const std::vector<Dimension>& kept, std::int64_t width) {
+  if (width < kShortRow && kept.size() > 1) {
+    const std::size_t outer = best_rows(kept, kept.size() - 1);
+    if (kept[outer].size >= kPartitions / 2) return outer;
+  }
+  return best_rows(kept, kept.size());
 }
 
 }  // namespace
@@ -114,8 +148,10 @@ void group_rows(ChainSpace& space, std::int64_t widest) {
   while (2 * together * space.width() <= widest && space.rows.size % (2 * together) == 0 &&
          space.rows.size / (2 * together) >= kPartitions)
     together *= 2;
-  if (together == 1) return;
-  std::tie(space.rows, space.group) = cut(space.rows, together);
+  const bool from_loop = !space.loops.empty() && space.width() < widest &&
+                         (together == 1 || space.width() < kShortRow);
+  if (from_loop) return group_loop(space, space.loops, widest);
+  if (together > 1) std::tie(space.rows, space.group) = cut(space.rows, together);
 }
 
 std::vector<std::vector<std::int64_t>> operand_strides(const Chain& chain) {
@@ -139,7 +175,7 @@ ChainSpace plan_space(const Chain& chain, std::int64_t widest) {
   ChainSpace space;
   space.columns = std::move(reduced);
   if (kept.empty()) kept.push_back(unit(strides.size()));
-  const std::size_t rows = best_rows(kept, kept.size());
+  const std::size_t rows = rows_of_reduction(kept, space.width());
   space.rows = kept[rows];
   kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(rows));
   space.loops = std::move(kept);

@@ -1,10 +1,13 @@
 #include "device/compiler/fusion/lower_chain.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <optional>
+#include <utility>
 
-#include "device/compiler/emit/transpose.h"
+#include "device/compiler/emit/relayout.h"
 #include "device/compiler/fusion/chain_emitter.h"
 
 namespace trellis::device {
@@ -15,6 +18,9 @@ using isa::Opcode;
 // Elements of a window on a partition: an instruction's fixed cycles (160 of Vector, 220 of Scalar,
 // sim/configs) are a tenth of them, and in bf16 they are the 4 KiB over which HBM is interleaved.
 constexpr std::int64_t kWidest = 2048;
+
+// Elements: below, slow descriptors cost less than a phase.
+constexpr std::int64_t kWorthFolding = 4096;
 
 /// A chain that only moves data needs no engine: DMA copies and casts from HBM to HBM.
 bool is_plain_copy(const Chain& chain) {
@@ -29,6 +35,15 @@ bool is_plain_copy(const Chain& chain) {
 }
 
 void lower_copy(ProgramBuilder& builder, std::uint32_t kernel, const Chain& chain) {
+  const auto& source = chain.values[static_cast<std::size_t>(chain.steps[0].a)];
+  const auto& target = chain.outputs[0];
+  const std::int64_t elements =
+      std::accumulate(chain.sizes.begin(), chain.sizes.end(), std::int64_t{1}, std::multiplies<>());
+  if (elements >= kWorthFolding &&
+      relayout(builder, kernel,
+               {source.buffer, source.dtype, chain.sizes, source.strides, source.offset},
+               {target.buffer, target.dtype, chain.sizes, target.strides, target.offset}))
+    return;
   const ChainSpace space = plan_space(chain, 8192);
   Phase phase(kernel);
   ChainEmitter emitter(phase, chain, space, builder.core());
@@ -39,42 +54,102 @@ void lower_copy(ProgramBuilder& builder, std::uint32_t kernel, const Chain& chai
   builder.append(std::move(phase));
 }
 
-/// Inputs whose contiguous dimension is not the chain's innermost one would be fetched element by
-/// element: they are brought to the chain's order first.
+/// True when a reduction would read one element for each of many columns, and several such
+/// elements per row.
+bool repeats_within_rows(const Chain& chain, const Chain::Value& value) {
+  if (chain.reduced.empty()) return false;
+  bool last = true, repeats = false, varies = false;
+  for (std::size_t d = chain.sizes.size(); d-- > 0;) {
+    if (chain.sizes[d] == 1 || chain.reduced[d] == chain.terminal) continue;
+    if (std::exchange(last, false)) repeats = value.strides[d] == 0;
+    varies = varies || value.strides[d] != 0;
+  }
+  return repeats && varies;
+}
+
+/// The broadcast input as a tensor of its own.
+HbmView spread(ProgramBuilder& builder, std::uint32_t kernel, const Chain& chain,
+               const Chain::Value& value) {
+  HbmView whole = contiguous(0, value.dtype, chain.sizes);
+  whole.buffer = builder.scratch(whole.elements() * isa::size_bytes(value.dtype));
+  Chain copy;
+  copy.sizes = chain.sizes;
+  copy.values = {value, {value.dtype, false, 0, 0, {}}};
+  Chain::Step step;
+  step.a = 0, step.dst = 1;
+  copy.steps = {step};
+  copy.outputs = {{1, whole.buffer, whole.dtype, 0, whole.strides}};
+  lower_chain(builder, kernel, std::move(copy));
+  return whole;
+}
+
+/// Inputs that would be fetched element by element, in the order of the chain's dimensions, are
+/// brought to it first.
 void straighten_inputs(ProgramBuilder& builder, std::uint32_t kernel, Chain& chain) {
-  std::size_t last = chain.sizes.size();
-  while (last > 0 && chain.sizes[last - 1] == 1) --last;
-  if (last == 0) return;
-  const std::size_t inner = last - 1;
   for (auto& value : chain.values) {
-    if (!value.input || value.strides[inner] == 0 || value.strides[inner] == 1) continue;
+    if (!value.input) continue;
     const HbmView source{value.buffer, value.dtype, chain.sizes, value.strides, value.offset};
-    if (!worth_transposing(source, inner)) continue;
-    const HbmView straight = transpose_to_scratch(builder, kernel, source);
-    value.buffer = straight.buffer;
+    const bool repeats = repeats_within_rows(chain, value);
+    if (!repeats && !moves_in_short_runs(source)) continue;
+    const std::optional<HbmView> straight =
+        repeats ? spread(builder, kernel, chain, value) : dense_copy(builder, kernel, source);
+    if (!straight) continue;
+    value.buffer = straight->buffer;
     value.offset = 0;
-    value.strides = straight.strides;
+    value.strides = straight->strides;
   }
 }
 
-/// Dimensions in the order of the first output's memory, so that rows are contiguous.
-void order_dimensions(Chain& chain) {
-  const auto dense = [](const std::vector<std::int64_t>& strides) {
-    return std::count(strides.begin(), strides.end(), 0) == 0;
+/// The same for outputs: the chain writes to scratch, and what is returned is where that belongs.
+std::vector<std::pair<HbmView, HbmView>> straighten_outputs(ProgramBuilder& builder, Chain& chain) {
+  std::vector<std::pair<HbmView, HbmView>> copies;
+  for (auto& output : chain.outputs) {
+    const HbmView target{output.buffer, output.dtype, chain.sizes, output.strides, output.offset};
+    const bool whole = std::count(target.strides.begin(), target.strides.end(), 0) == 0;
+    if (!whole || !moves_in_short_runs(target)) continue;
+    HbmView straight = contiguous(0, output.dtype, chain.sizes);
+    if (!can_relayout(builder, straight, target)) continue;
+    straight.buffer = builder.scratch(straight.elements() * isa::size_bytes(output.dtype));
+    output.buffer = straight.buffer;
+    output.offset = 0;
+    output.strides = straight.strides;
+    copies.emplace_back(straight, target);
+  }
+  return copies;
+}
+
+/// Of the strides of a chain's outputs, then inputs, the first without 0 in the dimensions that
+/// `counts` names.
+template <typename Counts>
+std::vector<std::int64_t> first_dense(const Chain& chain, Counts counts) {
+  const auto dense = [&](const std::vector<std::int64_t>& strides) {
+    for (std::size_t d = 0; d < strides.size(); ++d) {
+      if (counts(d) && strides[d] == 0) return false;
+    }
+    return true;
   };
-  const std::vector<std::int64_t>* found = nullptr;
   for (const auto& o : chain.outputs) {
-    if (found == nullptr && dense(o.strides)) found = &o.strides;
+    if (dense(o.strides)) return o.strides;
   }
   for (const auto& v : chain.values) {
-    if (found == nullptr && v.input && dense(v.strides)) found = &v.strides;
+    if (v.input && dense(v.strides)) return v.strides;
   }
-  if (found == nullptr) return;
-  const std::vector<std::int64_t> key = *found;
+  return {};
+}
+
+/// Dimensions in the order of the first output's memory, so that rows are contiguous. Reduced ones
+/// come last where a row is reduced, and first where rows are added up.
+void order_dimensions(Chain& chain) {
+  const auto reduced = [&](std::size_t d) { return !chain.reduced.empty() && chain.reduced[d]; };
+  const auto kept_key = first_dense(chain, [&](std::size_t d) { return !reduced(d); }),
+             reduced_key = first_dense(chain, [](std::size_t) { return true; });
   std::vector<std::size_t> order(chain.sizes.size());
   for (std::size_t d = 0; d < order.size(); ++d) order[d] = d;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return key[a] > key[b]; });
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    if (reduced(a) != reduced(b)) return reduced(a) == chain.terminal;
+    const auto& key = reduced(a) ? reduced_key : kept_key;
+    return !key.empty() && key[a] > key[b];
+  });
   const auto permute = [&](auto& list) {
     auto old = list;
     for (std::size_t d = 0; d < order.size(); ++d) list[d] = old[order[d]];
@@ -209,13 +284,8 @@ bool whole_rows(ProgramBuilder& builder, std::uint32_t kernel, const Chain& chai
   return false;
 }
 
-}  // namespace
-
-void lower_chain(ProgramBuilder& builder, std::uint32_t kernel, Chain chain) {
-  if (auto sum = sum_of_slices(chain)) return lower_chain(builder, kernel, std::move(*sum));
-  order_dimensions(chain);
-  straighten_inputs(builder, kernel, chain);
-  if (is_plain_copy(chain)) return lower_copy(builder, kernel, chain);
+/// A chain whose operands move in long runs.
+void lower_straight(ProgramBuilder& builder, std::uint32_t kernel, Chain& chain) {
   if (!builder.core().compiler.fused_random && draw_ahead(builder, kernel, chain))
     return lower_chain(builder, kernel, std::move(chain));
   if (chain.terminal) return lower_terminal(builder, kernel, chain);
@@ -253,6 +323,21 @@ void lower_chain(ProgramBuilder& builder, std::uint32_t kernel, Chain chain) {
     emitter.in_stages(widest);
     if (phase.sbuf_bytes() <= builder.sbuf_bytes() || widest == 64)
       return builder.append(std::move(phase));
+  }
+}
+
+}  // namespace
+
+void lower_chain(ProgramBuilder& builder, std::uint32_t kernel, Chain chain) {
+  order_dimensions(chain);
+  if (is_plain_copy(chain)) return lower_copy(builder, kernel, chain);
+  straighten_inputs(builder, kernel, chain);
+  if (auto sum = sum_of_slices(chain)) return lower_chain(builder, kernel, std::move(*sum));
+  const auto copies = straighten_outputs(builder, chain);
+  lower_straight(builder, kernel, chain);
+  for (const auto& [source, target] : copies) {
+    const bool copied = relayout(builder, kernel, source, target);
+    TRELLIS_CHECK(copied, "an output in scratch has no way to its place");
   }
 }
 

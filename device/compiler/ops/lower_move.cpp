@@ -4,6 +4,8 @@
 #include "device/compiler/fusion/chain.h"
 #include "device/compiler/gemm/array_sizes.h"
 #include "device/compiler/graph/recipe.h"
+#include "device/compiler/ops/index_tiles.h"
+#include "device/compiler/ops/join_rows.h"
 #include "device/compiler/ops/lowering.h"
 
 namespace trellis::device {
@@ -31,6 +33,44 @@ HbmView without(HbmView v, std::size_t dim) {
   return v;
 }
 
+constexpr std::int64_t kWorthJoining = 4096;  // elements
+constexpr std::int64_t kShortRun = 128;       // bytes
+
+/// Elements of one step along a dimension of a dense tensor.
+std::int64_t inner_elements(const HbmView& v, std::size_t dim) {
+  std::int64_t n = 1;
+  for (std::size_t d = dim + 1; d < v.rank(); ++d) n *= v.sizes[d];
+  return n;
+}
+
+/// True when runs of `run` elements of `out` are better put together on chip.
+bool is_joined(const HbmView& out, std::size_t dim, std::int64_t run) {
+  const int size = isa::size_bytes(out.dtype);
+  return flat_stride(out) == 1 && out.elements() >= kWorthJoining && run * size < kShortRun &&
+         out.sizes[dim] * inner_elements(out, dim) * size <= kLongestJoinedRow;
+}
+
+/// Parts that are short runs of each row: interleaved pairs, a column next to others. False: they
+/// are long enough to be written by themselves.
+bool join_parts(Lowering& lowering, const Node& node, std::uint32_t kernel, const HbmView& out,
+                std::size_t dim) {
+  const bool stacks = plain_name(node.op) == "stack";
+  const std::int64_t inner = inner_elements(out, dim);
+  std::vector<RowPart> parts;
+  std::int64_t at = 0, shortest = out.elements();
+  for (std::uint32_t id : node.inputs) {
+    const HbmView part = lowering.view(id);
+    if (part.elements() == 0) continue;
+    const std::int64_t run = (stacks ? 1 : part.sizes[dim]) * inner;
+    parts.push_back({part, at, {{1, static_cast<std::int32_t>(run)}}});
+    at += run;
+    shortest = std::min(shortest, run);
+  }
+  if (parts.empty() || !is_joined(out, dim, shortest)) return false;
+  join_rows(lowering, kernel, out, at, parts, std::nullopt);
+  return true;
+}
+
 }  // namespace
 
 void lower_cat(Lowering& lowering, const Node& node, std::uint32_t index) {
@@ -38,6 +78,7 @@ void lower_cat(Lowering& lowering, const Node& node, std::uint32_t index) {
   const HbmView out = lowering.output(node, 0);
   const auto kernel = lowering.kernel(name, index, 0);
   const std::size_t dim = dimension(Scalars(node.scalars).integer("dim", 0), out.rank());
+  if (join_parts(lowering, node, kernel, out, dim)) return;
   std::int64_t at = 0;
   for (std::uint32_t id : node.inputs) {
     const HbmView part = lowering.view(id);
@@ -49,12 +90,50 @@ void lower_cat(Lowering& lowering, const Node& node, std::uint32_t index) {
   }
 }
 
+namespace {
+
+/// Where slice_backward and select_backward put their input.
+struct Slice {
+  std::size_t dim = 0;
+  std::int64_t start = 0, size = 1, step = 1;
+};
+Slice slice_of(const Node& node, const HbmView& out, const HbmView& in) {
+  const Scalars scalars(node.scalars);
+  const bool selects = plain_name(node.op) == "select_backward";
+  Slice place;
+  place.dim = dimension(scalars.integer("dim", 0), out.rank());
+  place.start = scalars.integer(selects ? "index" : "start", 0);
+  if (place.start < 0) place.start += out.sizes[place.dim];
+  if (selects) return place;
+  place.size = in.sizes[place.dim];
+  place.step = scalars.integer("step", 1);
+  return place;
+}
+
+/// A slice of short runs is put into rows of zeros on chip. False: it is written by itself.
+bool join_slice(Lowering& lowering, const Node& node, std::uint32_t kernel) {
+  const HbmView out = lowering.output(node, 0), in = lowering.input(node, 0);
+  const Slice place = slice_of(node, out, in);
+  const std::int64_t inner = inner_elements(out, place.dim);
+  const std::int64_t run = place.step == 1 ? place.size * inner : inner;
+  if (!is_joined(out, place.dim, run)) return false;
+  const RowPart part{in,
+                     place.start * inner,
+                     {{place.step * inner, static_cast<std::int32_t>(place.size)},
+                      {1, static_cast<std::int32_t>(inner)}}};
+  join_rows(lowering, kernel, out, out.sizes[place.dim] * inner, {part}, 0.0);
+  return true;
+}
+
+}  // namespace
+
 /// slice_backward, select_backward, constant_pad_nd: a fill, then the input into its place.
 void lower_padded(Lowering& lowering, const Node& node, std::uint32_t index) {
   const Scalars scalars(node.scalars);
   const std::string name = plain_name(node.op);
   const HbmView out = lowering.output(node, 0), in = lowering.input(node, 0);
   const auto kernel = lowering.kernel(name, index, 0);
+  if (name != "constant_pad_nd" && in.elements() > 0 && join_slice(lowering, node, kernel)) return;
   fill_view(lowering, kernel, out, name == "constant_pad_nd" ? scalars.number("value", 0) : 0);
   if (in.elements() == 0) return;
   if (name == "constant_pad_nd") {
@@ -71,13 +150,9 @@ void lower_padded(Lowering& lowering, const Node& node, std::uint32_t index) {
     }
     return copy_view(lowering, kernel, place, part);
   }
-  const std::size_t dim = dimension(scalars.integer("dim", 0), out.rank());
-  std::int64_t start = scalars.integer(name == "select_backward" ? "index" : "start", 0);
-  if (start < 0) start += out.sizes[dim];
-  if (name == "select_backward")
-    return copy_view(lowering, kernel, without(slice(out, dim, start, 1), dim), in);
-  copy_view(lowering, kernel, slice(out, dim, start, in.sizes[dim], scalars.integer("step", 1)),
-            in);
+  const Slice place = slice_of(node, out, in);
+  const HbmView target = slice(out, place.dim, place.start, place.size, place.step);
+  copy_view(lowering, kernel, name == "select_backward" ? without(target, place.dim) : target, in);
 }
 
 /// out seen as [times₀, size₀, times₁, size₁, …] is the input with stride 0 over the times.
