@@ -4,7 +4,7 @@
 #include <random>
 
 #include "device/compiler/attention/lower_attention.h"
-#include "tests/device/compiler/interpreter.h"
+#include "tests/device/compiler/numbers.h"
 #include "tests/device/compiler/test_core.h"
 
 namespace trellis::device::testing {
@@ -108,7 +108,7 @@ class Device {
                     << violations[i].text;
     }
     for (std::uint32_t seed : {0u, 1u, 2u}) {
-      Interpreter interpreter(program, core.limits, seed);
+      Interpreter interpreter(program, core.limits, in_double(seed));
       for (const Tensor* t : inputs) interpreter.write(t->view.buffer, t->view.dtype, t->values);
       interpreter.run();
       for (Tensor* t : outputs) {

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "tests/device/compiler/graph_fixture.h"
-#include "tests/device/compiler/interpreter.h"
+#include "tests/device/compiler/numbers.h"
 
 namespace trellis::device::testing {
 namespace {

@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "tests/device/compiler/graph_fixture.h"
-#include "tests/device/compiler/interpreter.h"
+#include "tests/device/compiler/numbers.h"
 
 namespace trellis::device::testing {
 namespace {

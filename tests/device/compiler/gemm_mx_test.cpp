@@ -4,7 +4,6 @@
 
 #include <random>
 
-#include "tests/device/compiler/interpreter.h"
 #include "tests/device/compiler/numbers.h"
 #include "tests/device/compiler/test_core.h"
 
@@ -61,7 +60,7 @@ void check_mx(const MxCase& c) {
   std::mt19937 random(3);
   const MxNumbers a(c.dtype, c.k, c.m, random), b(c.dtype, c.k, c.n, random);
   for (std::uint32_t seed : {0u, 1u, 2u}) {
-    Interpreter run(program, core.limits, seed);
+    Interpreter run(program, core.limits, in_double(seed));
     for (const auto& [to, from] : {std::pair{&gemm.a, &a}, std::pair{&gemm.b, &b}}) {
       run.write(to->data.buffer, c.dtype, from->packed);
       run.write(to->scales.buffer, DType::kUInt8, from->scales);

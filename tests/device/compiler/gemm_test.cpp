@@ -7,7 +7,7 @@
 #include <random>
 
 #include "device/compiler/gemm/lower_gemm.h"
-#include "tests/device/compiler/interpreter.h"
+#include "tests/device/compiler/numbers.h"
 #include "tests/device/compiler/products.h"
 #include "tests/device/compiler/test_core.h"
 
@@ -97,7 +97,7 @@ void check_gemm(const GemmCase& c) {
                vd = fill(c.batch * c.m * c.n);
   Values first;
   for (std::uint32_t seed : {0u, 1u, 2u}) {
-    Interpreter run(program, core.limits, seed);
+    Interpreter run(program, core.limits, in_double(seed));
     run.write(a, c.dtype, va);
     run.write(b, c.dtype, vb);
     run.write(d, c.dtype, vd);
@@ -139,7 +139,7 @@ void check_tiling(GemmTiling tiling) {
     for (std::int64_t n = 0; n < kN; ++n) values_b.push_back(vb(k, n));
   }
   for (std::uint32_t seed : {0u, 1u}) {
-    Interpreter run(program, core.limits, seed);
+    Interpreter run(program, core.limits, in_double(seed));
     run.write(a, DType::kFp32, values_a);
     run.write(b, DType::kFp32, values_b);
     run.run();

@@ -8,7 +8,7 @@
 
 #include "device/compiler/compile.h"
 #include "tests/device/compiler/graph_samples.h"
-#include "tests/device/compiler/interpreter.h"
+#include "tests/device/compiler/numbers.h"
 #include "tests/device/compiler/test_core.h"
 
 /// A graph cut into pieces does what the whole does; equal layers are equal pieces.
@@ -117,7 +117,7 @@ void run(const Graph& graph, const std::vector<std::uint32_t>& whole_buffer,
          const sim::CoreConfig& core, std::map<std::uint32_t, Values>& memory) {
   const CompiledGraph compiled = compile(graph, core);
   const std::vector<std::int32_t> slots = buffer_slots(graph);
-  Interpreter interpreter(compiled.program, core.limits, 1);
+  Interpreter interpreter(compiled.program, core.limits, in_double(1));
   const auto each = [&](auto&& visit) {
     for (std::uint32_t b = 0; b < slots.size(); ++b) {
       for (std::uint32_t p = 0; p < compiled.program.buffers.size(); ++p) {

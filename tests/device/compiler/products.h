@@ -13,7 +13,7 @@ struct Factors {
 };
 
 /// sums[n] += Σ_p factors[p] · rows[p][n] over `count` rows, in the order of p. Most of the time of
-/// the interpreter and of its references is here.
+/// the references is here.
 void add_rows(std::span<double> sums, Factors factors, const double* rows, std::int64_t count);
 
 }  // namespace trellis::device::testing

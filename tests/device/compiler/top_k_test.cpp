@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "tests/device/compiler/graph_fixture.h"
-#include "tests/device/compiler/interpreter.h"
+#include "tests/device/compiler/numbers.h"
 
 namespace trellis::device::testing {
 namespace {

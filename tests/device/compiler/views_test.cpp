@@ -14,7 +14,7 @@
 #include "analysis/selfcheck/view_modules.h"
 #include "device/compiler/compile.h"
 #include "device/compiler/graph/scalars.h"
-#include "tests/device/compiler/interpreter.h"
+#include "tests/device/compiler/numbers.h"
 #include "tests/device/compiler/test_core.h"
 
 namespace trellis::device::testing {
@@ -169,7 +169,7 @@ void check(const analysis::ViewModule& module, std::uint32_t seed) {
     const std::int64_t n = graph.buffers[b].bytes / sim::isa::size_bytes(dtype_of(graph, b));
     for (std::int64_t i = 0; i < n; ++i) contents[b].push_back(draw(random) / 16.0);
   }
-  Interpreter interpreter(compiled.program, core.limits, seed);
+  Interpreter interpreter(compiled.program, core.limits, in_double(seed));
   const auto slots = buffer_slots(graph);
   std::map<std::int32_t, std::uint32_t> program_buffer;
   for (std::uint32_t b = 0; b < compiled.program.buffers.size(); ++b) {

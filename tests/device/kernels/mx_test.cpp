@@ -6,7 +6,6 @@
 #include "device/kernels/catalogue.h"
 #include "sim/config/load_system.h"
 #include "sim/sim.h"
-#include "tests/device/compiler/interpreter.h"
 #include "tests/device/compiler/numbers.h"
 
 namespace trellis::device::testing {
@@ -45,7 +44,7 @@ void check_numbers(std::int64_t rows, std::int64_t columns, const std::string& v
   const MiniFloat format = mx_format(packed);
   const Values x = bf16_numbers(rows * columns);
   for (std::uint32_t seed : {0u, 1u}) {
-    Interpreter run(program, system.chip.core.limits, seed);
+    Interpreter run(program, system.chip.core.limits, in_double(seed));
     run.write(0, DType::kBf16, x);
     run.run();
     const Values out = run.read(1, packed, rows * columns / 4),
