@@ -102,6 +102,15 @@ TileId Phase::psum_in(const Region& region, int first, int depth) {
                    region.address + first * kPsumBank);
 }
 
+TileId Phase::placed(MemorySpace space, std::int64_t address, std::int64_t slot_bytes, int depth) {
+  const TileId id = make_tile(space, slot_bytes, depth, address);
+  std::int64_t& peak = space == MemorySpace::kSbuf ? sbuf_peak_ : psum_peak_;
+  peak = std::max(peak, address + slot_bytes * depth);
+  return id;
+}
+
+TileId Phase::ordered(std::uint32_t buffer) { return make_tile(MemorySpace::kHbm, 1, 1, buffer); }
+
 Ref Phase::at(TileId tile, isa::DType dtype, int partitions, Dims dims, Index offset) const {
   Ref ref;
   ref.tile = tile;
@@ -158,9 +167,10 @@ isa::Instruction& Phase::emit(Engine engine, Opcode opcode, const Ref& dst, cons
   entry.instruction.kernel = kernel_;
   entry.refs = {dst, src0, src1, {}};
   entries_.push_back(std::move(entry));
-  note_access(dst.tile, true);
-  note_access(src0.tile, false);
-  note_access(src1.tile, false);
+  const auto ordered = [](const Ref& ref) { return ref.tile == isa::kNone ? ref.order : ref.tile; };
+  note_access(ordered(dst), true);
+  note_access(ordered(src0), false);
+  note_access(ordered(src1), false);
   return entries_.back().instruction;
 }
 

@@ -40,7 +40,8 @@ using TileId = std::uint32_t;
 struct Ref {
   isa::AccessPattern pattern;
   Index index;
-  TileId tile = isa::kNone;  ///< kNone: HBM, pattern.buffer is final
+  TileId tile = isa::kNone;   ///< kNone: HBM, pattern.buffer is final
+  TileId order = isa::kNone;  ///< HBM: of Phase::ordered, when accesses keep their order
 };
 
 /// One element of the sequential code.
@@ -127,6 +128,11 @@ class Phase {
   Region reserve_psum(int banks);
   /// Slots from bank `first` of a region on.
   TileId psum_in(const Region& region, int first, int depth);
+  /// A tile at an address of the phase's arena that the caller has chosen.
+  TileId placed(isa::MemorySpace space, std::int64_t address, std::int64_t slot_bytes, int depth);
+  /// For an HBM buffer that the phase writes and reads again: what `Ref::order` of its operands
+  /// names.
+  TileId ordered(std::uint32_t buffer);
 
   [[nodiscard]] Ref at(TileId tile, isa::DType dtype, int partitions, Dims dims,
                        Index offset = 0) const;

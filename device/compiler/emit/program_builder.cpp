@@ -28,7 +28,7 @@ constexpr std::uint16_t kFirstFree = 17;
 bool moves_to_hbm(const Entry& entry) {
   const auto& i = entry.instruction;
   const bool dma = i.opcode == Opcode::kDma || i.opcode == Opcode::kDmaGather ||
-                   i.opcode == Opcode::kDmaScatterAdd;
+                   i.opcode == Opcode::kDmaScatterAdd || i.opcode == Opcode::kDmaTranspose;
   return dma && entry.refs[0].tile == isa::kNone;
 }
 
@@ -133,6 +133,10 @@ bool ProgramBuilder::conflicts(const Running& before, const Running& now) const 
 void ProgramBuilder::add_buffers(Phase& phase, const Running& now) {
   std::vector<std::uint32_t> ids;
   for (const Tile& tile : phase.tile_list()) {
+    if (tile.space == isa::MemorySpace::kHbm) {  // an order, no memory
+      ids.push_back(isa::kNone);
+      continue;
+    }
     isa::Buffer buffer;
     buffer.space = tile.space;
     const bool sbuf = tile.space == isa::MemorySpace::kSbuf;

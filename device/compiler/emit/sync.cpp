@@ -11,7 +11,7 @@ constexpr int kNumExecutors = isa::kNumEngines + isa::kNumEngines * isa::kNumDma
 
 bool is_dma(isa::Opcode opcode) {
   return opcode == isa::Opcode::kDma || opcode == isa::Opcode::kDmaGather ||
-         opcode == isa::Opcode::kDmaScatterAdd;
+         opcode == isa::Opcode::kDmaScatterAdd || opcode == isa::Opcode::kDmaTranspose;
 }
 
 /// Engines, then the DMA rings that they start.
