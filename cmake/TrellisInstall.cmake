@@ -30,6 +30,8 @@ install(DIRECTORY sim/config/calibration/ DESTINATION ${share}/configs/calibrati
   FILES_MATCHING PATTERN "*.yaml")
 install(DIRECTORY benchmarks/published/ DESTINATION ${share}/published
   FILES_MATCHING PATTERN "*.yaml")
+install(DIRECTORY device/python/trellis_neuron/nki/ DESTINATION ${share}/nki
+  FILES_MATCHING PATTERN "*.py")
 install(FILES examples/quickstart.yaml examples/prices.yaml examples/verify_llama.yaml
   examples/llama3_8b_trn1.yaml DESTINATION ${share}/examples)
 

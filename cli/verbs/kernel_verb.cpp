@@ -128,7 +128,10 @@ void add_kernel(CLI::App& app, int& exit_code) {
       "  trellis kernel matmul --m 4096 --k 4096 --n 4096 --lhs-transposed\n"
       "  trellis kernel flash_attention --queries 16384 --keys 16384 --trace attention.pftrace\n"
       "  trellis kernel add --elements 100000000 --set core.dma.engine_rate=\"18 GB/s\"");
-  verb->callback([options, &exit_code] { exit_code = run(*options); });
+  add_kernel_run(*verb, exit_code);
+  verb->callback([verb, options, &exit_code] {
+    if (verb->get_subcommands().empty()) exit_code = run(*options);
+  });
 }
 
 }  // namespace trellis::cli

@@ -25,6 +25,7 @@ void add_resume_check(CLI::App& app, int& exit_code);
 void add_evaluate(CLI::App& app, int& exit_code);
 void add_data(CLI::App& app, int& exit_code);
 void add_kernel(CLI::App& app, int& exit_code);
+void add_kernel_run(CLI::App& kernel, int& exit_code);
 void add_isa(CLI::App& app, int& exit_code);
 void add_describe(CLI::App& app, int& exit_code);
 void add_report(CLI::App& app, int& exit_code);

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "device/kernels/nki/run_report.h"
+
+namespace trellis::device::nki {
+
+/// What would make the kernel faster, each with its numbers.
+[[nodiscard]] std::vector<std::string> advise(const Document& document,
+                                              const sim::SystemConfig& system,
+                                              const RunReport& report);
+
+}  // namespace trellis::device::nki
