@@ -130,6 +130,10 @@ FORMATS = {
         "`trellis kernel --json`",
         "one kernel: time, MFU, busy engines, what bounds it",
     ),
+    "trellis.kernel_run/1": (
+        "`trellis kernel run --json`",
+        "an NKI kernel: numbers, mistakes, time, cost by line, memory, advice",
+    ),
     "trellis.kernels/1": ("`trellis kernel --list --json`", "the catalogue of kernels"),
     "trellis.keys/1": ("`trellis describe keys --json`", "the keys of a configuration"),
     "trellis.metrics/1": (

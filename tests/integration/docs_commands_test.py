@@ -121,6 +121,9 @@ class Guides(Case):
     def test_migrate(self):
         self.check("docs/guides/migrate.md")
 
+    def test_nki(self):
+        self.check("docs/guides/nki.md")
+
 
 class Others(Case):
     def test_no_page_is_left_out(self):

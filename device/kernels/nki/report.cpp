@@ -24,18 +24,19 @@ void line(std::string& out, std::string_view label, const std::string& value) {
 void numbers_text(const RunReport& r, std::string& out) {
   for (const OutputError& o : r.outputs) {
     line(out, o.right ? "right" : "WRONG",
-         fmt::format("{} {}: relative error {:.3g} of {:.3g} allowed; largest at {}: {:.9g}, "
-                     "expected {:.9g} ({:.3g} of the largest value, {:.3g} ulp)",
-                     o.name, isa::name(o.dtype), o.relative, o.tolerance, o.element, o.got, o.want,
-                     o.largest, o.ulp));
+         fmt::format("{} {}: relative error {:.3g} of {:.3g} allowed", o.name, isa::name(o.dtype),
+                     o.relative, o.tolerance));
+    line(out, "",
+         fmt::format("largest at {}: {:.9g}, expected {:.9g} ({:.3g} of the largest value, {:.3g} "
+                     "ulp)",
+                     o.element, o.got, o.want, o.largest, o.ulp));
   }
   if (!r.has_numbers && r.refusals.empty()) line(out, "numbers", "none: " + r.no_numbers);
   if (r.has_numbers && r.outputs.empty())
     line(out, "numbers", "executed; no reference to compare with");
   for (const Refusal& refusal : r.refusals)
     line(out, "refused", refusal.line + ": " + refusal.text);
-  for (const Mistake& m : r.mistakes)
-    line(out, "mistake", fmt::format("{}: {} ({})", m.line, m.text, m.kind));
+  for (const Mistake& m : r.mistakes) line(out, "mistake", fmt::format("{}: {}", m.line, m.text));
   if (r.mistakes.empty() && r.refusals.empty())
     line(out, "mistakes",
          r.source_checked ? (r.has_interleavings ? "none, in shuffled interleavings either"

@@ -210,9 +210,10 @@ class Checker {
       if (from.iteration[l] == iteration_[l]) continue;
       if (!contains(*loops_[l], from.step) || !loops_[l]->affine) return false;
       add("carried", s.line,
-          fmt::format("reads {}, which iteration {} of the affine_range of {} wrote in {}: its "
-                      "iterations may run in any order; nl.sequential_range keeps it",
-                      tensor(o).text(), from.iteration[l], loops_[l]->line, from.step->line));
+          fmt::format(
+              "reads {} as another iteration of the affine_range of {} wrote it in {}: they "
+              "may run in any order (nl.sequential_range keeps it)",
+              tensor(o).text(), loops_[l]->line, from.step->line));
       return true;
     }
     return false;

@@ -6,6 +6,12 @@ memory, than its baseline.
             train()
         trellis_gate(run)
 
+`trellis_kernel_gate` does the same for an NKI kernel's time on one core, and fails for wrong
+numbers and for mistakes that `trellis kernel run` names:
+
+    def test_my_kernel(trellis_kernel_gate):
+        trellis_kernel_gate(softmax, x, reference=numpy_softmax, error=1e-5)
+
 Baselines are files in trellis_baselines/ next to the test; `--trellis-update-baselines` writes
 them."""
 
@@ -17,6 +23,7 @@ from typing import Any
 import pytest
 
 FOLDER, SCHEMA = "trellis_baselines", "trellis.pytest_baseline/1"
+KERNEL_SCHEMA = "trellis.pytest_kernel/1"
 OPTION = "--trellis-update-baselines"
 
 
@@ -40,16 +47,30 @@ def _measured(run) -> dict[str, Any]:
     }
 
 
-def _read(file: pathlib.Path) -> dict[str, Any]:
+def _read(file: pathlib.Path, schema: str = SCHEMA) -> dict[str, Any]:
     try:
         baseline = json.loads(file.read_text())
-        if baseline["schema"] == SCHEMA:
+        if baseline["schema"] == schema:
             return baseline
     except (ValueError, KeyError, TypeError):
         pass
     raise pytest.fail.Exception(
-        f"{file}: expected a baseline of schema {SCHEMA}; {OPTION} writes a new one"
+        f"{file}: expected a baseline of schema {schema}; {OPTION} writes a new one"
     )
+
+
+def _baseline(request, now: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """The test's baseline; None: the one of now has been written."""
+    parts = [request.path.stem, *request.node.nodeid.split("::")[1:], *([name] if name else [])]
+    file_name = re.sub(r"[^\w.-]+", "_", "-".join(parts)) + ".json"
+    file = request.path.parent / FOLDER / file_name
+    if request.config.getoption(OPTION):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(now, indent=1) + "\n")
+        return None
+    if not file.exists():
+        pytest.fail(f"{file} does not exist: {OPTION} writes it; commit it", pytrace=False)
+    return _read(file, now["schema"])
 
 
 def _problems(now: dict, before: dict, tolerances: dict[str, float]) -> list[str]:
@@ -72,19 +93,56 @@ def trellis_gate(request):
     in the same test needs a `name`."""
 
     def gate(run, *, step_time: float = 0.02, memory: float = 0.02, name: str = "") -> None:
-        parts = [request.path.stem, *request.node.nodeid.split("::")[1:], *([name] if name else [])]
-        file_name = re.sub(r"[^\w.-]+", "_", "-".join(parts)) + ".json"
-        file = request.path.parent / FOLDER / file_name
         now = _measured(run)
-        if request.config.getoption(OPTION):
-            file.parent.mkdir(exist_ok=True)
-            file.write_text(json.dumps(now, indent=1) + "\n")
-            return
-        if not file.exists():
-            pytest.fail(f"{file} does not exist: {OPTION} writes it; commit it", pytrace=False)
+        before = _baseline(request, now, name)
         tolerances = {"step_time_ms": step_time, "peak_memory_bytes": memory}
-        if problems := _problems(now, _read(file), tolerances):
+        if before is not None and (problems := _problems(now, before, tolerances)):
             text = "\n".join(problems)
             pytest.fail(f"{text}\nif that is meant: {OPTION}", pytrace=False)
+
+    return gate
+
+
+def _kernel_problems(report: dict, error: float | None) -> list[str]:
+    """What is wrong with a kernel whatever its time is."""
+    found = [f"{h['line']}: {h['text']}" for h in report["refusals"] + report["hazards"]]
+    for out in report["outputs"]:
+        allowed = out["tolerance"] if error is None else error
+        if not out["relative_error"] <= allowed:
+            found.append(
+                f"{out['name']}: relative error {out['relative_error']:.3g}, at most {allowed:.3g} "
+                f"allowed; largest at {out['element']}: {out['got']:.9g}, expected "
+                f"{out['expected']:.9g}"
+            )
+    return found
+
+
+@pytest.fixture
+def trellis_kernel_gate(request):
+    """gate(kernel, *inputs, reference=function, time=0.02, error=None): `time` is a share of the
+    baseline, `error` the relative error of an output (None: by its dtype)."""
+
+    def gate(
+        kernel, *inputs, reference=None, time: float = 0.02, error: float | None = None,
+        instance: str = "trn2.48xlarge", name: str = "", **options,
+    ) -> dict[str, Any]:  # fmt: skip
+        from .nki.program import execute
+
+        expected = [] if reference is None else reference(*inputs)
+        expected = expected if isinstance(expected, (tuple, list)) else [expected]
+        _, report = execute(kernel.trace(inputs, options), instance, expected=expected)
+        if problems := _kernel_problems(report, error):
+            pytest.fail("\n".join(problems), pytrace=False)
+        now = {
+            "schema": KERNEL_SCHEMA,
+            "instance": instance,
+            "nodes": 1,
+            "device_time_us": report["device_time_us"],
+        }
+        before = _baseline(request, now, name)
+        if before is not None and (problems := _problems(now, before, {"device_time_us": time})):
+            text = "\n".join([*problems, *(f"advice: {a}" for a in report["advice"])])
+            pytest.fail(f"{text}\nif that is meant: {OPTION}", pytrace=False)
+        return report
 
     return gate

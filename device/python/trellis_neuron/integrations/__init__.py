@@ -3,6 +3,7 @@ alone."""
 
 import os
 
+from ..nki import names as kernel_names
 from . import (
     accelerate,
     compilation,
@@ -21,6 +22,7 @@ def register() -> None:
     if os.environ.get("TRELLIS_INTEGRATIONS", "1") == "0":
         return
     module_names.register()
+    kernel_names.register()
     higher_order.register()
     for name in lightning.MODULES:
         after_import(name, lightning.register)

@@ -22,10 +22,14 @@ class _Loader(importlib.abc.Loader):
             module = types.ModuleType("neuronxcc")
             module.__path__ = []
             return module
-        return importlib.import_module(NAMES[self.name])
+        module = importlib.import_module(NAMES[self.name])
+        self.spec = module.__spec__
+        return module
 
     def exec_module(self, module):
         module.is_emulated = True
+        if self.name in NAMES:
+            module.__spec__ = self.spec  # the import has put its own there
 
 
 class _Finder(importlib.abc.MetaPathFinder):
