@@ -20,7 +20,7 @@ constexpr int kMxPacked = 4, kMxScaleRows = 8;  // a scale belongs to 4 values o
 constexpr std::uint32_t kLowHalf = 0x7ff;       // of fp32: MatmulMode::kFp32High keeps 12 bits
 constexpr std::int64_t kPartitionGroup = 16;    // GpSimd's cores have 16 partitions each
 
-bool is_whole(DType dtype) {
+bool holds_whole(DType dtype) {
   switch (dtype) {
     case DType::kInt32:
     case DType::kInt16:
@@ -429,7 +429,7 @@ bool is_dma(Opcode opcode) {
 bool is_whole(const Instruction& instruction) {
   for (const AccessPattern* a :
        {&instruction.dst, &instruction.src0, &instruction.src1, &instruction.dst1}) {
-    if (a->present() && !is_whole(a->dtype)) return false;
+    if (a->present() && !holds_whole(a->dtype)) return false;
   }
   return true;
 }
