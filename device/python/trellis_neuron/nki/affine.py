@@ -6,6 +6,8 @@ from .errors import KernelError, NotAffine
 
 
 def _is_int(value) -> bool:
+    if type(value) is int:
+        return True
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
@@ -44,6 +46,8 @@ class Expr:
     def grown(self, rank):
         """The same with size-1 axes in front."""
         pad = rank - len(self.shape)
+        if not pad:
+            return self
         return Expr(self.const, self.loops, (1,) * pad + self.shape, (0,) * pad + self.coefs)
 
     def _add(self, other, sign):
@@ -51,8 +55,10 @@ class Expr:
             return Expr(self.const + sign * int(other), self.loops, self.shape, self.coefs)
         if not isinstance(other, Expr):
             return NotImplemented
-        shape = broadcast_shapes(self.shape, other.shape)
-        a, b = self.grown(len(shape)), other.grown(len(shape))
+        shape, a, b = self.shape, self, other
+        if a.shape != b.shape:
+            shape = broadcast_shapes(a.shape, b.shape)
+            a, b = a.grown(len(shape)), b.grown(len(shape))
         loops = dict(a.loops)
         for loop, coef in b.loops.items():
             loops[loop] = loops.get(loop, 0) + sign * coef
@@ -226,6 +232,19 @@ class Mask:
         if loops:
             raise NotAffine(loops, "a comparison that decides what is executed")
         raise KernelError("the truth of a mask: masks are for `mask=`")
+
+
+def combined(terms, const, loops, shape):
+    """const + loops + Σ coef · expr of `terms`, all of `shape`'s rank."""
+    total, coefs = dict(loops), [0] * len(shape)
+    for coef, expr in terms:
+        const += coef * expr.const
+        for loop, step in expr.loops.items():
+            total[loop] = total.get(loop, 0) + coef * step
+        for axis, step in enumerate(expr.coefs):
+            if step and expr.shape[axis] > 1:
+                coefs[axis] += coef * step
+    return Expr(const, {k: v for k, v in total.items() if v}, shape, coefs)
 
 
 def as_expr(value) -> Expr:

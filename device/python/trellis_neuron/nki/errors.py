@@ -29,11 +29,18 @@ class Retrace(Exception):
     """The trace starts again with other treatments of its loops."""
 
 
+_own: dict = {}
+
+
+def _is_own(name) -> bool:
+    if name not in _own:
+        _own[name] = os.path.dirname(name) == HERE or "<frozen" in name
+    return _own[name]
+
+
 def _frame():
     frame = sys._getframe(1)
-    while frame is not None and (
-        os.path.dirname(frame.f_code.co_filename) == HERE or "<frozen" in frame.f_code.co_filename
-    ):
+    while frame is not None and _is_own(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 

@@ -58,11 +58,15 @@ def free_size(view) -> int:
 def aligned(views):
     """Tiles of the same rank: partitions first, free axes to the right."""
     rank = max(v.ndim for v in views)
+    if all(v.ndim == rank for v in views):
+        return list(views)
     return [v[(slice(None), *[None] * (rank - v.ndim), Ellipsis)] for v in views]
 
 
 def fitted(view, shape):
     """The view with the axes of 1 where `shape` has them."""
+    if view.shape == tuple(shape):
+        return view
     plain = view.squeezed(1)
     keys, at = [slice(None)], 1
     for n in shape[1:]:

@@ -3,9 +3,12 @@
 import difflib
 
 from . import dtypes
-from .affine import Expr, Mask, as_expr, broadcast_shapes
+from .affine import Expr, Mask, as_expr, broadcast_shapes, combined
 from .errors import KernelError, NotAffine, UnknownName, here
 from .tracing import Trace
+
+
+WHOLE, ZERO = slice(None), Expr()
 
 
 class Storage:
@@ -51,6 +54,8 @@ def _sliced(key, size):
     """The index of a slice over an axis of `size`."""
     if isinstance(key, DynamicSlice):
         return as_expr(key.start), key.size, 1
+    if key == WHOLE:
+        return ZERO, size, 1
     begin = as_expr(0 if key.start is None else key.start)
     end = as_expr(size if key.stop is None else key.stop)
     if not begin.loops and begin.const < 0:
@@ -113,14 +118,12 @@ class Tensor:
 
     def substituted(self, subs, shape):
         """The view whose axis a is indexed by subs[a], affine in the axes of `shape`."""
-        rank, dims = len(shape), []
+        rank = len(shape)
+        subs = [sub.grown(rank) for sub in subs]
+        dims = []
         for dim in self.dims:
-            out = Expr(dim.const, dim.loops, (1,) * rank, (0,) * rank)
-            for coef, size, sub in zip(dim.coefs, self.shape, subs):
-                if coef and size >= 1:
-                    out = out + sub * coef
-            out = out.grown(rank)
-            dims.append(Expr(out.const, out.loops, shape, out.coefs))
+            terms = [(coef, sub) for coef, sub in zip(dim.coefs, subs) if coef]
+            dims.append(combined(terms, dim.const, dim.loops, shape))
         return Tensor(self.storage, shape, dims)
 
     def _keys(self, key):
@@ -138,6 +141,8 @@ class Tensor:
 
     def __getitem__(self, key):
         keys = self._keys(key)
+        if len(keys) == self.ndim and all(type(k) is slice and k == WHOLE for k in keys):
+            return Tensor(self.storage, self.shape, self.dims)
         if any(isinstance(k, Expr) and k.ndim for k in keys):
             return self._gathered(keys)
         shape, parts, axis = [], [], 0
@@ -223,11 +228,9 @@ class Tensor:
 
     def offset(self):
         """The element offset in the storage, on chip within a partition."""
-        total = Expr(0, {}, self.shape, (0,) * self.ndim)
-        for dim, stride in zip(self.dims, self.storage.strides()):
-            if stride:
-                total = total + dim * stride
-        return total + self.storage.offset
+        terms = [(step, dim) for dim, step in zip(self.dims, self.storage.strides()) if step]
+        start = self.storage.offset
+        return combined(terms, start.const, start.loops, self.shape)
 
     def reshape(self, *shape):
         shape = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape

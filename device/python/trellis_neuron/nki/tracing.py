@@ -47,8 +47,8 @@ class Instruction:
             setattr(self, key, value)
 
     def operands(self):
-        roles = ((role, getattr(self, role)) for role in ("dst", "src0", "src1", "dst1"))
-        return [(role, view) for role, view in roles if view is not None]
+        roles = (("dst", self.dst), ("src0", self.src0), ("src1", self.src1), ("dst1", self.dst1))
+        return [r for r in roles if r[1] is not None]
 
 
 class Trace:
