@@ -76,6 +76,7 @@ void trace_kernel(const KernelRunOptions& options, const fs::path& folder) {
   add("--grid", options.grid);
   for (const std::string& input : options.inputs) add("--input", input);
   add("--seed", std::to_string(options.seed));
+  if (options.numbers == Numbers::kNone) child.arguments.emplace_back("--no-values");
   add("--seconds", std::to_string(options.seconds));
   child.out = STDERR_FILENO;
   const int code = wait_for(start_child(child));

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nki_package import FOLDER, PROGRAM, nki, find_dtype, report, run  # isort: skip
+from nki_package import FOLDER, PROGRAM, find_dtype, nki, report, run, write_trace  # isort: skip
 import nki_kernels  # isort: skip
 import nki_mistakes  # isort: skip
 
@@ -146,6 +146,47 @@ class CommandLine(unittest.TestCase):
         self.assertRegex(done.stderr, "0 functions with @nki.jit")
         done = self.run_kernel("def f(:\n")
         self.assertRegex(done.stderr, re.compile("SyntaxError"))
+
+
+class FromPython(unittest.TestCase):
+    """Kernels that are called on arrays."""
+
+    def test_values_and_time(self):
+        kernel, shapes, reference, *_ = nki_kernels.CASES["add"]
+        a, b = values(shapes)
+        np.testing.assert_array_equal(kernel(a, b), a + b)
+        np.testing.assert_array_equal(nki.simulate(kernel)(a, b), a + b)
+        timed = nki.benchmark(warmup=2, iters=10)(kernel)
+        timed(a, b)
+        latency = timed.benchmark_result.nc_latency
+        self.assertEqual(*(latency.get_latency_percentile(p) for p in (50, 99)))
+        self.assertGreater(latency.get_latency_percentile(99), 10)
+
+    def test_damaged_documents(self):
+        import json
+        import tempfile
+
+        kernel, shapes, *_ = nki_kernels.CASES["add"]
+        with tempfile.TemporaryDirectory() as folder:
+            write_trace(kernel.trace(values(shapes), {}), folder)
+            file = Path(folder) / "document.json"
+            whole = json.loads(file.read_text())
+            for change in (
+                lambda d: d.pop("tensors"),
+                lambda d: d.update(schema="other/1"),
+                lambda d: d["body"][0].update(count=10**12),
+                lambda d: d["body"][0]["body"][0]["dst"].update(off=10**9),
+                lambda d: d["body"][0]["body"][0]["dst"].update(t=99),
+                lambda d: d["body"][0]["body"][0]["dst"].update(p=[100, 128]),
+                lambda d: d["body"][0]["body"][0]["src0"].update(loops=[[7, 1]]),
+                lambda d: d.update(outputs=[44]),
+            ):
+                document = json.loads(json.dumps(whole))
+                change(document)
+                file.write_text(json.dumps(document))
+                done = run(folder)
+                self.assertEqual(done.returncode, 2, document)
+                self.assertIn("document.json", done.stderr)
 
 
 TEST = """

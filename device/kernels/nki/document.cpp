@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -80,10 +82,72 @@ Step read_step(const json& from, std::size_t tensors) {
   return s;
 }
 
+/// Every operand lies in its tensor, whatever its loops' iterations.
+class Bounds {
+ public:
+  explicit Bounds(const Document& document) : document_(document) {}
+
+  void check(const std::vector<Step>& steps) {
+    for (const Step& s : steps) {
+      if (s.loop == 0) {
+        for (const Operand& o : s.operands) {
+          if (o.present()) check(o, s.line);
+        }
+        continue;
+      }
+      if (s.count < 1 || s.count > kMostIterations) fail(s.line, "a loop's count is out of range");
+      counts_[s.loop] = s.count;
+      check(s.body);
+      counts_.erase(s.loop);
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kMostIterations = 1 << 24;
+
+  [[noreturn]] static void fail(const std::string& line, const std::string& text) {
+    throw ConfigError(fmt::format("document.json: {}: {}", line, text));
+  }
+
+  void check(const Operand& o, const std::string& line) const {
+    const Tensor& t = document_.tensors[static_cast<std::size_t>(o.tensor)];
+    const bool hbm = t.space == isa::MemorySpace::kHbm;
+    if (o.dims.size() > isa::kMaxFreeDims) fail(line, "an operand has more than four dimensions");
+    if (o.partitions < 1 ||
+        (!hbm && (o.first_partition < 0 || o.first_partition + o.partitions > t.partitions)))
+      fail(line, "an operand leaves the partitions of " + t.text());
+    std::int64_t low = o.offset, high = o.offset;
+    const auto reach = [&](std::int64_t stride, std::int64_t count) {
+      if (count < 1 || std::abs(stride) > kFarthest || count > kFarthest)
+        fail(line, "an operand of " + t.text() + " is out of range");
+      (stride < 0 ? low : high) += stride * (count - 1);
+    };
+    for (const isa::Dim& dim : o.dims) reach(dim.stride, dim.count);
+    if (hbm) reach(o.partition_stride, o.partitions);
+    for (const auto& [loop, stride] : o.loops) {
+      if (!counts_.contains(loop)) fail(line, "an operand names a loop that is not around it");
+      reach(stride, counts_.at(loop));
+    }
+    if (low < 0 || high >= t.bytes / isa::size_bytes(t.dtype))
+      fail(line,
+           fmt::format("an operand reaches element {} of {}", low < 0 ? low : high, t.text()));
+  }
+  static constexpr std::int64_t kFarthest = std::int64_t{1} << 31;
+
+  const Document& document_;
+  std::map<int, std::int64_t> counts_;
+};
+
 std::vector<std::uint8_t> read_file(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) throw ConfigError(file.string() + ": cannot be read");
   return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::size_t check_tensor(const Document& document, int tensor) {
+  if (tensor < 0 || static_cast<std::size_t>(tensor) >= document.tensors.size())
+    throw ConfigError(fmt::format("document.json: there is no tensor {}", tensor));
+  return static_cast<std::size_t>(tensor);
 }
 
 Document read(const json& from, const std::filesystem::path& folder) {
@@ -96,11 +160,17 @@ Document read(const json& from, const std::filesystem::path& folder) {
   d.unrolled = from.at("unrolled").get<std::vector<std::string>>();
   for (const json& tensor : from.at("tensors")) d.tensors.push_back(read_tensor(tensor));
   for (const json& step : from.at("body")) d.body.push_back(read_step(step, d.tensors.size()));
+  Bounds(d).check(d.body);
   d.outputs = from.at("outputs").get<std::vector<int>>();
+  for (const int output : d.outputs) check_tensor(d, output);
   for (const json& expected : from.at("expected")) {
     const auto bytes = read_file(folder / expected.at("file").get<std::string>());
     Expected e{expected.at("tensor").get<int>(),
                std::vector<double>(bytes.size() / sizeof(double))};
+    const Tensor& t = d.tensors[check_tensor(d, e.tensor)];
+    if (static_cast<std::int64_t>(e.values.size()) * isa::size_bytes(t.dtype) != t.bytes)
+      throw ConfigError(
+          fmt::format("document.json: {} expected values for {}", e.values.size(), t.text()));
     std::memcpy(e.values.data(), bytes.data(), e.values.size() * sizeof(double));
     d.expected.push_back(std::move(e));
   }

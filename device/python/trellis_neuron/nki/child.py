@@ -111,6 +111,7 @@ def _options():
     parser.add_argument("--input", action="append", default=[])
     parser.add_argument("--grid", default="")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-values", action="store_true")
     parser.add_argument("--seconds", type=int, default=120)
     return parser.parse_args()
 
@@ -130,7 +131,12 @@ def _trace(options, nki):
     if len(capture.traces) != 1:
         raise SystemExit(f"{options.file}: {len(capture.traces)} kernels were called, expected one")
     traced = capture.traces[0]
-    expected = _expected(reference, args, kwargs)
+    expected = []
+    if options.no_values:
+        for storage in traced.trace.storages:
+            storage.data = None
+    else:
+        expected = _expected(reference, args, kwargs)
     for out, values in zip(traced.outputs, expected):
         if values.size != math.prod(out.shape):
             raise SystemExit(

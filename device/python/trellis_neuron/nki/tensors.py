@@ -7,7 +7,6 @@ from .affine import Expr, Mask, as_expr, broadcast_shapes, combined
 from .errors import KernelError, NotAffine, UnknownName, here
 from .tracing import Trace
 
-
 WHOLE, ZERO = slice(None), Expr()
 
 
