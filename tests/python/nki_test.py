@@ -140,6 +140,20 @@ class CommandLine(unittest.TestCase):
                 self.assertEqual(done.returncode, 2, done.stdout)
                 self.assertRegex(done.stderr, pattern)
 
+    def test_more_loops_than_semaphores(self):
+        loop = """
+    for i in nl.affine_range(3):
+        t = nl.load(a)
+        for j in nl.affine_range(2):
+            acc += nl.copy(nl.matmul(nl.exp(t), t, transpose_x=True))"""
+        text = KERNEL.format(factor=1.0).replace(
+            "    nl.store(",
+            "    acc = nl.zeros((32, 32), dtype=nl.float32)" + loop * 40 + "\n    nl.store(",
+        )
+        done = self.run_kernel(text, "--numbers", "none")
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        self.assertRegex(done.stderr, r"double: its loops need \d+ semaphores .* a core has 239")
+
     def test_files_that_are_no_kernel(self):
         self.assertRegex(run("nowhere.py").stderr, "there is no such file")
         done = self.run_kernel("x = 1\n")

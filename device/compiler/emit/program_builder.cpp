@@ -23,7 +23,7 @@ constexpr std::uint16_t end_semaphore(int engine, int parity) {
 constexpr std::uint16_t store_semaphore(int parity) {
   return static_cast<std::uint16_t>(15 + parity);
 }
-constexpr std::uint16_t kFirstFree = 17;
+constexpr std::uint16_t kFirstFree = ProgramBuilder::kOwnSemaphores;
 
 bool moves_to_hbm(const Entry& entry) {
   const auto& i = entry.instruction;

@@ -20,6 +20,7 @@ namespace trellis::device {
 /// waits for k−1 too when they share HBM buffers (one writes) or SBUF/PSUM ranges.
 class ProgramBuilder {
  public:
+  static constexpr int kOwnSemaphores = 17;  ///< gates, ends and stores; the rest are for phases
   ProgramBuilder(std::string name, const sim::CoreConfig& core);
 
   std::uint32_t add_kernel(const isa::Kernel& kernel);

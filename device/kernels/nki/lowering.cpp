@@ -4,6 +4,9 @@
 #include <map>
 #include <set>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "base/error.h"
 #include "device/compiler/emit/program_builder.h"
 
@@ -54,6 +57,7 @@ class Lowering {
  public:
   Lowering(const Document& document, const sim::CoreConfig& core)
       : document_(document),
+        semaphores_(core.limits.semaphores),
         builder_(document.kernel, core),
         tiles_(document.tensors.size(), isa::kNone) {
     out_.placement = place_tiles(document, core.limits);
@@ -69,12 +73,25 @@ class Lowering {
     parity_ = &parity;
     make_tiles(0);
     for (const Step& step : document_.body) emit(step);
+    check_semaphores(phase);
     builder_.append(std::move(phase));
     out_.program = builder_.finish();
     return std::move(out_);
   }
 
  private:
+  /// A kernel of many loops one after the other can need more than there are.
+  void check_semaphores(Phase phase) const {
+    phase.resolve();
+    const auto needed = static_cast<int>(plan_sync(phase).waiter.size());
+    const int there = semaphores_ - ProgramBuilder::kOwnSemaphores;
+    if (needed <= there) return;
+    throw ConfigError(fmt::format(
+        "{}: its loops need {} semaphores to keep their order, and a core has {} for them: fewer "
+        "loops after one another (unrolled here: {}), or several kernels",
+        document_.kernel, needed, there, fmt::join(document_.unrolled, ", ")));
+  }
+
   void add_buffers() {
     out_.buffers.assign(document_.tensors.size(), isa::kNone);
     std::int32_t slot = 0;
@@ -186,6 +203,7 @@ class Lowering {
   }
 
   const Document& document_;
+  int semaphores_;
   ProgramBuilder builder_;
   Phase* phase_ = nullptr;
   const ParityLoops* parity_ = nullptr;
