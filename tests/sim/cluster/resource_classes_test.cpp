@@ -11,11 +11,11 @@
 namespace trellis::sim {
 namespace {
 
-using Loads = std::vector<std::int64_t>;
+using ClassLoads = std::vector<std::int64_t>;
 
 /// The load of each phase of each profile on one resource.
-Loads loads_of(const std::vector<CommProfile>& profiles, ResourceId resource) {
-  Loads loads;
+ClassLoads loads_of(const std::vector<CommProfile>& profiles, ResourceId resource) {
+  ClassLoads loads;
   for (const CommProfile& profile : profiles) {
     for (const CommPhase& phase : profile.phases) {
       std::int64_t bytes = 0;
@@ -52,16 +52,17 @@ TEST(ResourceClasses, OneRepresentsThoseWithTheSameLoad) {
     std::vector<CommProfile*> all;
     for (CommProfile& profile : after) all.push_back(&profile);
     const ResourceClasses classes(all, machine);
-    std::map<std::pair<double, Loads>, std::vector<ResourceId>> expected;
+    std::map<std::pair<double, ClassLoads>, std::vector<ResourceId>> expected;
     for (ResourceId id = 0; id < resources; ++id) {
-      const Loads loads = loads_of(before, id);
-      if (loads != Loads(loads.size())) expected[{machine.rate(id).value, loads}].push_back(id);
+      const ClassLoads loads = loads_of(before, id);
+      if (loads != ClassLoads(loads.size()))
+        expected[{machine.rate(id).value, loads}].push_back(id);
     }
     for (const auto& [use, members] : expected) {
       EXPECT_EQ(classes.members(members.front()), members);
       EXPECT_EQ(loads_of(after, members.front()), use.second);
       for (std::size_t m = 1; m < members.size(); ++m)
-        EXPECT_EQ(loads_of(after, members[m]), Loads(use.second.size()))
+        EXPECT_EQ(loads_of(after, members[m]), ClassLoads(use.second.size()))
             << "another one represents it";
     }
   }

@@ -10,7 +10,7 @@
 namespace trellis::sim {
 namespace {
 
-std::vector<int> first(int ranks, int step = 1) {
+std::vector<int> first_ranks(int ranks, int step = 1) {
   std::vector<int> cores;
   for (int i = 0; i < ranks; ++i) cores.push_back(i * step);
   return cores;
@@ -23,40 +23,41 @@ std::string choice(const CommMachine& machine, const std::vector<int>& cores, st
 
 TEST(Selection, FollowsTheThresholdsInsideANode) {
   const CommMachine trn2(load_system("trn2.48xlarge"));
-  EXPECT_EQ(choice(trn2, first(64), 1 << 20), "mesh");
-  EXPECT_EQ(choice(trn2, first(64), (1 << 20) + 1), "rdh");
-  EXPECT_EQ(choice(trn2, first(64), 56'000'000), "rdh");
-  EXPECT_EQ(choice(trn2, first(64), 56'000'001), "kangaring");
-  EXPECT_EQ(choice(trn2, first(16, 4), 64 << 20), "ring");  // one core of each chip
-  EXPECT_EQ(choice(trn2, first(4), 256), "single_step_mesh");
-  EXPECT_EQ(choice(trn2, first(4), 256, CollectiveKind::kAllGather), "mesh");
+  EXPECT_EQ(choice(trn2, first_ranks(64), 1 << 20), "mesh");
+  EXPECT_EQ(choice(trn2, first_ranks(64), (1 << 20) + 1), "rdh");
+  EXPECT_EQ(choice(trn2, first_ranks(64), 56'000'000), "rdh");
+  EXPECT_EQ(choice(trn2, first_ranks(64), 56'000'001), "kangaring");
+  EXPECT_EQ(choice(trn2, first_ranks(16, 4), 64 << 20), "ring");  // one core of each chip
+  EXPECT_EQ(choice(trn2, first_ranks(4), 256), "single_step_mesh");
+  EXPECT_EQ(choice(trn2, first_ranks(4), 256, CollectiveKind::kAllGather), "mesh");
 }
 
 /// The thresholds are those of a rank's part (T1: 32 ranks leave the mesh above 4 MiB, 8 ranks have
 /// left it there; T7: 16 ranks have left the mesh at 2 MiB and rdh at 32 MiB).
 TEST(Selection, ThresholdsOfAGroupFollowItsChips) {
   const CommMachine trn1(load_system("trn1.32xlarge"));
-  EXPECT_EQ(choice(trn1, first(32), 4 << 20), "mesh");
-  EXPECT_EQ(choice(trn1, first(8), 1 << 20), "mesh");
-  EXPECT_EQ(choice(trn1, first(8), 4 << 20), "rdh");
-  EXPECT_EQ(choice(trn1, first(8), 16 << 20), "ring");  // one cycle: no gain from pairs
-  EXPECT_EQ(choice(trn1, first(2), 4 << 20), "mesh");
+  EXPECT_EQ(choice(trn1, first_ranks(32), 4 << 20), "mesh");
+  EXPECT_EQ(choice(trn1, first_ranks(8), 1 << 20), "mesh");
+  EXPECT_EQ(choice(trn1, first_ranks(8), 4 << 20), "rdh");
+  EXPECT_EQ(choice(trn1, first_ranks(8), 16 << 20), "ring");  // one cycle: no gain from pairs
+  EXPECT_EQ(choice(trn1, first_ranks(2), 4 << 20), "mesh");
   const CommMachine trn2(load_system("trn2.48xlarge"));
-  EXPECT_EQ(choice(trn2, first(16), 128 << 10), "mesh");
-  EXPECT_EQ(choice(trn2, first(16), 2 << 20), "rdh");
-  EXPECT_EQ(choice(trn2, first(16), 32 << 20), "ring");
+  EXPECT_EQ(choice(trn2, first_ranks(16), 128 << 10), "mesh");
+  EXPECT_EQ(choice(trn2, first_ranks(16), 2 << 20), "rdh");
+  EXPECT_EQ(choice(trn2, first_ranks(16), 32 << 20), "ring");
 }
 
 TEST(Selection, GroupsOverSeveralNodesAreHierarchical) {
   const CommMachine machine(load_system("trn2.48xlarge", 4));
-  EXPECT_EQ(choice(machine, first(256), 64 << 20), "hierarchical (kangaring inside, ring across)");
-  EXPECT_EQ(choice(machine, first(256), 4 << 20), "hierarchical (rdh inside, rdh across)");
-  EXPECT_EQ(choice(machine, first(256), 4 << 10), "hierarchical (mesh inside, mesh across)");
-  EXPECT_EQ(choice(machine, first(192), 4 << 20),
-            "hierarchical (rdh inside, ring across)");         // three nodes are no hypercube
-  EXPECT_EQ(choice(machine, first(4, 64), 64 << 20), "ring");  // one rank of each node
-  EXPECT_EQ(choice(machine, first(256), 64 << 20, CollectiveKind::kBroadcast), "ring");
-  EXPECT_EQ(choice(machine, first(256), 64 << 20, CollectiveKind::kAllToAll), "mesh");
+  EXPECT_EQ(choice(machine, first_ranks(256), 64 << 20),
+            "hierarchical (kangaring inside, ring across)");
+  EXPECT_EQ(choice(machine, first_ranks(256), 4 << 20), "hierarchical (rdh inside, rdh across)");
+  EXPECT_EQ(choice(machine, first_ranks(256), 4 << 10), "hierarchical (mesh inside, mesh across)");
+  EXPECT_EQ(choice(machine, first_ranks(192), 4 << 20),
+            "hierarchical (rdh inside, ring across)");               // three nodes are no hypercube
+  EXPECT_EQ(choice(machine, first_ranks(4, 64), 64 << 20), "ring");  // one rank of each node
+  EXPECT_EQ(choice(machine, first_ranks(256), 64 << 20, CollectiveKind::kBroadcast), "ring");
+  EXPECT_EQ(choice(machine, first_ranks(256), 64 << 20, CollectiveKind::kAllToAll), "mesh");
 }
 
 TEST(Selection, RowsPrintTheThresholds) {
