@@ -140,6 +140,10 @@ FORMATS = {
         "`trellis report --metrics`, a Parquet file whose metadata has `schema`",
         "`run`, `step`, `consumed_samples` and every logged scalar, a row for each run and step",
     ),
+    "trellis.nki_trace/1": (
+        "what Python hands to `trellis kernel run`",
+        "an NKI kernel's tensors, loops and instructions, with the lines that they are from",
+    ),
     "trellis.measured_rate/1": (
         "`trellis simulate --throughput RATE --json`",
         "the MFU of a throughput that was measured, and what NxDT's estimate says of it",

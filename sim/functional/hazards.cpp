@@ -64,6 +64,18 @@ std::vector<std::pair<std::int64_t, std::int64_t>> free_runs(const AccessPattern
   return runs;
 }
 
+/// The runs once at each of `rows`, offsets in elements.
+std::vector<std::pair<std::int64_t, std::int64_t>> repeated(
+    const std::vector<std::pair<std::int64_t, std::int64_t>>& runs,
+    const std::vector<std::int64_t>& rows, std::int64_t size) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> out;
+  for (const std::int64_t row : rows) {
+    for (const auto& [begin, end] : runs) out.emplace_back(begin + row * size, end + row * size);
+  }
+  normalise(out);
+  return out;
+}
+
 }  // namespace
 
 HazardFinder::HazardFinder(const isa::Program& program, const isa::Limits& limits)
@@ -138,18 +150,19 @@ HazardFinder::Region& HazardFinder::region(std::uint32_t buffer) {
 }
 
 HazardFinder::Access HazardFinder::touched(int actor, Site site, const AccessPattern& a, bool write,
-                                           bool whole) const {
+                                           const Reach& reach) const {
   const auto& buffer = program_.buffers.at(a.buffer);
   Access access{
       site,  actor, clocks_[static_cast<std::size_t>(actor)][static_cast<std::size_t>(actor)],
       write, 0,     0,
       {}};
-  if (whole) {
+  if (reach.whole) {
     access.runs = {{0, buffer.bytes}};
     return access;
   }
   access.runs = free_runs(a);
   const std::int64_t size = isa::size_bytes(a.dtype);
+  if (reach.rows != nullptr) access.runs = repeated(access.runs, *reach.rows, size);
   std::int64_t shift = a.offset * size;
   if (buffer.space == MemorySpace::kHbm) {
     const auto inner = access.runs;
@@ -213,21 +226,21 @@ void HazardFinder::prune(Region& region) const {
   region.prune_at = std::max<std::size_t>(64, 2 * region.accesses.size());
 }
 
-void HazardFinder::read(int actor, Site site, const AccessPattern& a, bool whole) {
+void HazardFinder::read(int actor, Site site, const AccessPattern& a, const Reach& reach) {
   if (!a.present()) return;
-  Access access = touched(actor, site, a, false, whole);
+  Access access = touched(actor, site, a, false, reach);
   Region& region = this->region(a.buffer);
   find_races(region, access, a.buffer);
-  if (!whole) find_unwritten(region, access, a.buffer);
+  if (!reach.whole) find_unwritten(region, access, a.buffer);
   region.accesses.push_back(std::move(access));
 }
 
-void HazardFinder::write(int actor, Site site, const AccessPattern& a, bool whole) {
+void HazardFinder::write(int actor, Site site, const AccessPattern& a, const Reach& reach) {
   if (!a.present()) return;
-  Access access = touched(actor, site, a, true, whole);
+  Access access = touched(actor, site, a, true, reach);
   Region& region = this->region(a.buffer);
   find_races(region, access, a.buffer);
-  for (std::int64_t p = access.first_partition; p <= access.last_partition && !whole; ++p) {
+  for (std::int64_t p = access.first_partition; p <= access.last_partition && !reach.whole; ++p) {
     for (const auto& [begin, end] : access.runs)
       std::memset(region.written.data() + p * region.row + begin, 1,
                   static_cast<std::size_t>(end - begin));
@@ -236,17 +249,21 @@ void HazardFinder::write(int actor, Site site, const AccessPattern& a, bool whol
   region.accesses.push_back(std::move(access));
 }
 
-void HazardFinder::access(int actor, Site site, const Instruction& i) {
+void HazardFinder::access(int actor, Site site, const Instruction& i,
+                          const std::vector<std::int64_t>& rows) {
   ++clocks_[static_cast<std::size_t>(actor)][static_cast<std::size_t>(actor)];
   if (i.opcode == Opcode::kGeneric || i.opcode == Opcode::kLoadTable) return;
-  const bool gather = i.opcode == Opcode::kDmaGather || i.opcode == Opcode::kTensorCopyDynamic,
-             scatter = i.opcode == Opcode::kDmaScatterAdd;
-  read(actor, site, i.src0, gather);
-  read(actor, site, i.src1);
-  if (scatter) read(actor, site, i.dst, true);
-  if (i.accumulate) read(actor, site, i.dst1.present() ? i.dst1 : i.dst);
-  write(actor, site, i.dst, scatter);
-  write(actor, site, i.dst1);
+  const bool scatter = i.opcode == Opcode::kDmaScatterAdd;
+  const Reach all, named{false, &rows}, displaced{true, nullptr};
+  read(actor, site, i.src0,
+       i.opcode == Opcode::kDmaGather           ? named
+       : i.opcode == Opcode::kTensorCopyDynamic ? displaced
+                                                : all);
+  read(actor, site, i.src1, all);
+  if (scatter) read(actor, site, i.dst, named);
+  if (i.accumulate) read(actor, site, i.dst1.present() ? i.dst1 : i.dst, all);
+  write(actor, site, i.dst, scatter ? named : all);
+  write(actor, site, i.dst1, all);
 }
 
 void HazardFinder::report(HazardKind kind, const Access& first, const Access& second,

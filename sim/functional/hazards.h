@@ -43,7 +43,7 @@ using Clock = std::array<std::uint32_t, kActors>;
 /// Finds hazards while a program runs, whatever order the run takes: an access races with an
 /// earlier one unless a chain of queue order, transfer starts and semaphores leads from that one to
 /// it (vector clocks). Transfers of one ring follow each other in order. A gather or scatter
-/// touches its whole table.
+/// touches the rows that its indices name, a copy from a displaced address its whole buffer.
 class HazardFinder {
  public:
   HazardFinder(const isa::Program& program, const isa::Limits& limits);
@@ -60,8 +60,10 @@ class HazardFinder {
   /// An engine hands a transfer to a ring; the ring starts the oldest one.
   void issue(int engine, int ring);
   void start(int ring);
-  /// Records what a resolved instruction reads and writes.
-  void access(int actor, Site site, const isa::Instruction& instruction);
+  /// Records what a resolved instruction reads and writes. `rows`: of a gather or scatter, where
+  /// each row begins in its table, in elements after the pattern's offset.
+  void access(int actor, Site site, const isa::Instruction& instruction,
+              const std::vector<std::int64_t>& rows);
 
   /// At most 64, each pair of instructions once.
   [[nodiscard]] const std::vector<Hazard>& found() const { return found_; }
@@ -86,11 +88,17 @@ class HazardFinder {
     Clock clock;
   };
 
+  /// How far an operand reaches: its pattern, the pattern at each row, or the whole buffer.
+  struct Reach {
+    bool whole = false;
+    const std::vector<std::int64_t>* rows = nullptr;
+  };
+
   [[nodiscard]] Region& region(std::uint32_t buffer);
   [[nodiscard]] Access touched(int actor, Site site, const isa::AccessPattern& pattern, bool write,
-                               bool whole) const;
-  void read(int actor, Site site, const isa::AccessPattern& pattern, bool whole = false);
-  void write(int actor, Site site, const isa::AccessPattern& pattern, bool whole = false);
+                               const Reach& reach) const;
+  void read(int actor, Site site, const isa::AccessPattern& pattern, const Reach& reach);
+  void write(int actor, Site site, const isa::AccessPattern& pattern, const Reach& reach);
   void find_races(Region& region, const Access& access, std::uint32_t buffer);
   void find_unwritten(const Region& region, const Access& access, std::uint32_t buffer);
   void prune(Region& region) const;

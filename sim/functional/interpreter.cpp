@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <stdexcept>
 #include <utility>
 
@@ -120,9 +121,25 @@ void Interpreter::post(int actor, const Instruction& instruction) {
   if (finder_) finder_->post(actor, instruction);
 }
 
+std::vector<std::int64_t> Interpreter::named_rows(const Instruction& instruction) const {
+  const bool gather = instruction.opcode == Opcode::kDmaGather;
+  if (!gather && instruction.opcode != Opcode::kDmaScatterAdd) return {};
+  const AccessPattern &table = gather ? instruction.src0 : instruction.dst,
+                      &indices = instruction.src1;
+  std::vector<std::int64_t> rows;
+  for (std::int64_t p = 0; p < indices.num_partitions; ++p) {
+    for (std::int64_t e = 0; e < indices.elements_per_partition(); ++e) {
+      const double index = memory_.get(indices, p, e);
+      if (std::isfinite(index))
+        rows.push_back(static_cast<std::int64_t>(index) * table.partition_stride);
+    }
+  }
+  return rows;
+}
+
 void Interpreter::execute(int actor, Site site, const Instruction& instruction,
                           EngineState& state) {
-  if (finder_) finder_->access(actor, site, instruction);
+  if (finder_) finder_->access(actor, site, instruction, named_rows(instruction));
   const bool exact = options_.exact || options_.arithmetic == Arithmetic::kDouble;
   if (exact || !execute_tiles(instruction, state, memory_))
     execute_exact(instruction, state, memory_, options_.arithmetic);
