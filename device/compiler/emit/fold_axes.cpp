@@ -293,7 +293,7 @@ std::optional<Fold> plan_fold(const Axes& axes, std::int64_t size, std::int64_t 
     const std::int64_t speed = speed_of(axes, part, from_bytes, to_bytes);
     if (speed <= most) continue;
     most = speed;
-    best = Fold{axes, step, std::move(part)};
+    best = Fold{axes, step, std::move(part), std::min(from_bytes, to_bytes)};
   }
   return best;
 }

@@ -16,6 +16,7 @@ struct Fold {
   Axes axes;
   std::int64_t step = 1;  ///< of the source's innermost axis
   Part part;
+  std::int64_t run_bytes = 0;  ///< the shorter of its runs in the two views
 };
 
 /// The fastest part that moves elements of `size` bytes in long runs on both sides, with at most

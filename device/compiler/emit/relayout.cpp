@@ -40,6 +40,8 @@ Choice choose(const HbmView& source, const HbmView& target, std::int64_t tile_by
   if (last.out != 1 || (last.in == 1 && last.size * narrow >= kShortRun)) return choice;
   if (!holds_integers(source.dtype)) choice.exchange = plan_exchange(axes);
   if (!choice.exchange) choice.fold = plan_fold(axes, wide, tile_bytes);
+  const std::int64_t direct = (last.in == 1 ? last.size : 1) * narrow;
+  if (choice.fold && choice.fold->run_bytes < 2 * direct) choice.fold.reset();
   return choice;
 }
 
