@@ -9,10 +9,7 @@
 namespace trellis::device {
 namespace {
 
-constexpr std::int64_t kShortRun = 128;  // bytes
 constexpr std::int64_t kTileBytes = 32 * 1024;
-constexpr std::int64_t kWorthwhile =
-    4096;  // elements: below, slow descriptors cost less than a phase
 
 /// The Tensor engine's sums are fp32: integers do not pass through it.
 bool holds_integers(isa::DType dtype) {
@@ -51,12 +48,11 @@ bool steps_across(const HbmView& source, const HbmView& target) {
   const Axes axes = axes_of(source, target);
   if (axes.size() < 2) return false;
   const std::size_t from = run_of(axes, &Axis::in)[0];
-  return from + 1 != axes.size() && axes[from].in > 1 && axes[from].in <= kWidestLayoutStep &&
-         choose(source, target, kTileBytes).any();
+  return from + 1 != axes.size() && axes[from].in > 1 && axes[from].in <= kWidestLayoutStep;
 }
 
-/// Scratch for a view's elements in the order in which they lie in memory, without gaps.
-HbmView in_own_order(ProgramBuilder& builder, const HbmView& source) {
+/// A view's elements in the order in which they lie in memory, without gaps; in no buffer yet.
+HbmView in_own_order(const HbmView& source) {
   std::vector<std::size_t> order(source.rank());
   for (std::size_t d = 0; d < order.size(); ++d) order[d] = d;
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -64,7 +60,6 @@ HbmView in_own_order(ProgramBuilder& builder, const HbmView& source) {
   });
   HbmView dense = source;
   dense.offset = 0;
-  dense.buffer = builder.scratch(source.elements() * isa::size_bytes(source.dtype));
   std::int64_t stride = 1;
   for (const std::size_t d : order) {
     dense.strides[d] = stride;
@@ -89,7 +84,7 @@ bool moves_in_short_runs(const HbmView& view) {
     if (inside) run *= view.sizes[d];
     elements *= view.sizes[d];
   }
-  return elements >= kWorthwhile && run * isa::size_bytes(view.dtype) < kShortRun;
+  return elements >= kWorthLayout && run * isa::size_bytes(view.dtype) < kShortRun;
 }
 
 bool can_relayout(const ProgramBuilder& builder, const HbmView& source, const HbmView& target) {
@@ -98,12 +93,13 @@ bool can_relayout(const ProgramBuilder& builder, const HbmView& source, const Hb
 
 bool relayout(ProgramBuilder& builder, std::uint32_t kernel, const HbmView& source,
               const HbmView& target) {
-  if (steps_across(source, target)) {
-    const HbmView compact = in_own_order(builder, source);
-    if (relayout(builder, kernel, source, compact))
-      return relayout(builder, kernel, compact, target);
-  }
   const Choice choice = choose(source, target, tile_bytes(builder));
+  HbmView compact = in_own_order(source);
+  if (choice.any() && steps_across(source, target) && can_relayout(builder, source, compact) &&
+      can_relayout(builder, compact, target)) {
+    compact.buffer = builder.scratch(compact.elements() * isa::size_bytes(compact.dtype));
+    return relayout(builder, kernel, source, compact) && relayout(builder, kernel, compact, target);
+  }
   if (choice.exchange) builder.append(exchange_axes(kernel, source, target, *choice.exchange));
   if (choice.fold) builder.append(fold_axes(kernel, source, target, *choice.fold));
   return choice.any();
@@ -116,8 +112,9 @@ std::optional<HbmView> dense_copy(ProgramBuilder& builder, std::uint32_t kernel,
     if (source.strides[d] == 0) distinct.sizes[d] = 1;
   }
   HbmView target = contiguous(0, source.dtype, distinct.sizes);
+  if (!can_relayout(builder, distinct, target)) return std::nullopt;
   target.buffer = builder.scratch(distinct.elements() * isa::size_bytes(source.dtype));
-  if (!relayout(builder, kernel, distinct, target)) return std::nullopt;
+  relayout(builder, kernel, distinct, target);
   target.sizes = source.sizes;
   for (std::size_t d = 0; d < source.rank(); ++d) {
     if (source.strides[d] == 0) target.strides[d] = 0;

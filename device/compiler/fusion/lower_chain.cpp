@@ -19,9 +19,6 @@ using isa::Opcode;
 // sim/configs) are a tenth of them, and in bf16 they are the 4 KiB over which HBM is interleaved.
 constexpr std::int64_t kWidest = 2048;
 
-// Elements: below, slow descriptors cost less than a phase.
-constexpr std::int64_t kWorthFolding = 4096;
-
 /// A chain that only moves data needs no engine: DMA copies and casts from HBM to HBM.
 bool is_plain_copy(const Chain& chain) {
   if (chain.terminal || chain.steps.size() != 1 || chain.outputs.size() != 1) return false;
@@ -39,7 +36,7 @@ void lower_copy(ProgramBuilder& builder, std::uint32_t kernel, const Chain& chai
   const auto& target = chain.outputs[0];
   const std::int64_t elements =
       std::accumulate(chain.sizes.begin(), chain.sizes.end(), std::int64_t{1}, std::multiplies<>());
-  if (elements >= kWorthFolding &&
+  if (elements >= kWorthLayout &&
       relayout(builder, kernel,
                {source.buffer, source.dtype, chain.sizes, source.strides, source.offset},
                {target.buffer, target.dtype, chain.sizes, target.strides, target.offset}))
@@ -118,8 +115,8 @@ std::vector<std::pair<HbmView, HbmView>> straighten_outputs(ProgramBuilder& buil
   return copies;
 }
 
-/// Of the strides of a chain's outputs, then inputs, the first without 0 in the dimensions that
-/// `counts` names.
+/// The strides of the first output, else input, of a chain that has no 0 in the dimensions that
+/// `counts` names; empty when there is none.
 template <typename Counts>
 std::vector<std::int64_t> first_dense(const Chain& chain, Counts counts) {
   const auto dense = [&](const std::vector<std::int64_t>& strides) {

@@ -1,6 +1,7 @@
 // Operations that place tensors inside others, and what has a cost but no executable form.
 #include <algorithm>
 
+#include "device/compiler/emit/relayout.h"
 #include "device/compiler/fusion/chain.h"
 #include "device/compiler/gemm/array_sizes.h"
 #include "device/compiler/graph/recipe.h"
@@ -33,9 +34,6 @@ HbmView without(HbmView v, std::size_t dim) {
   return v;
 }
 
-constexpr std::int64_t kWorthJoining = 4096;  // elements
-constexpr std::int64_t kShortRun = 128;       // bytes
-
 /// Elements of one step along a dimension of a dense tensor.
 std::int64_t inner_elements(const HbmView& v, std::size_t dim) {
   std::int64_t n = 1;
@@ -46,7 +44,7 @@ std::int64_t inner_elements(const HbmView& v, std::size_t dim) {
 /// True when runs of `run` elements of `out` are better put together on chip.
 bool is_joined(const HbmView& out, std::size_t dim, std::int64_t run) {
   const int size = isa::size_bytes(out.dtype);
-  return flat_stride(out) == 1 && out.elements() >= kWorthJoining && run * size < kShortRun &&
+  return flat_stride(out) == 1 && out.elements() >= kWorthLayout && run * size < kShortRun &&
          out.sizes[dim] * inner_elements(out, dim) * size <= kLongestJoinedRow;
 }
 

@@ -14,6 +14,7 @@
 #include "analysis/selfcheck/view_modules.h"
 #include "device/compiler/compile.h"
 #include "device/compiler/graph/scalars.h"
+#include "tests/device/compiler/graph_fixture.h"
 #include "tests/device/compiler/numbers.h"
 #include "tests/device/compiler/test_core.h"
 
@@ -169,7 +170,9 @@ void check(const analysis::ViewModule& module, std::uint32_t seed) {
     const std::int64_t n = graph.buffers[b].bytes / sim::isa::size_bytes(dtype_of(graph, b));
     for (std::int64_t i = 0; i < n; ++i) contents[b].push_back(draw(random) / 16.0);
   }
-  Interpreter interpreter(compiled.program, core.limits, in_double(seed));
+  sim::functional::Options options = in_double(seed);
+  options.hazards = true;
+  Interpreter interpreter(compiled.program, core.limits, options);
   const auto slots = buffer_slots(graph);
   std::map<std::int32_t, std::uint32_t> program_buffer;
   for (std::uint32_t b = 0; b < compiled.program.buffers.size(); ++b) {
@@ -178,6 +181,8 @@ void check(const analysis::ViewModule& module, std::uint32_t seed) {
   for (const auto& [b, numbers] : contents)
     interpreter.write(program_buffer.at(slots[b]), dtype_of(graph, b), numbers);
   interpreter.run();
+  for (const auto& hazard : interpreter.hazards())
+    ADD_FAILURE() << module.name << ", seed " << seed << ": " << hazard.text;
   Reference(graph, contents).run();
   for (std::uint32_t b = 0; b < graph.buffers.size(); ++b) {
     if (graph.buffers[b].role != BufferRole::kOutput) continue;
@@ -196,6 +201,57 @@ TEST(Views, GiveTheNumbersOfALoop) {
     check(analysis::random_view_module(seed, analysis::ViewSize::kThousands), seed);
     if (HasFatalFailure()) return;
   }
+}
+
+/// Numbers that fp32 does not hold go through no arithmetic on their way.
+TEST(Views, IntegersStayWhole) {
+  GraphFixture g;
+  const auto x = g.input({3, 70, 80}, DType::kInt32), y = g.output({80, 3, 70}, DType::kInt32);
+  g.node("clone", {g.view(x, {80, 3, 70}, {1, 5600, 80})}, {y});
+  Values numbers;
+  for (int i = 0; i < 3 * 70 * 80; ++i) numbers.push_back((1 << 30) + 3 * i + 1);
+  g.set(x, numbers);
+  g.run();
+  g.expect(
+      y, [&](std::int64_t i) { return numbers[static_cast<std::size_t>(i % 210 * 80 + i / 210)]; },
+      0);
+}
+
+/// slice_backward and select_backward of short runs, against the elements one by one.
+TEST(Views, SlicesAreSetIntoRowsOfZeros) {
+  GraphFixture g;
+  const auto pairs = g.input({90, 40}), one = g.input({90, 80}), some = g.input({90, 5, 16});
+  const auto stepped = g.output({90, 80}), column = g.output({90, 80, 3}),
+             inside = g.output({90, 9, 16}, kB);
+  g.node("slice_backward", {pairs}, {stepped}, "dim=1 start=1 end=80 step=2");
+  g.node("select_backward", {one}, {column}, "dim=-1 index=2");
+  g.node("slice_backward", {g.view(some, {90, 5, 16}, {80, 1, 5})}, {inside},
+         "dim=1 start=3 end=8 step=1");
+  const Values vp = g.random(pairs), vo = g.random(one), vs = g.random(some);
+  g.run();
+  const auto at = [](const Values& v, std::int64_t i) { return v[static_cast<std::size_t>(i)]; };
+  g.expect(stepped, [&](std::int64_t i) { return i % 2 == 1 ? at(vp, i / 2) : 0; });
+  g.expect(column, [&](std::int64_t i) { return i % 3 == 2 ? at(vo, i / 3) : 0; });
+  g.expect(inside, [&](std::int64_t i) {
+    const std::int64_t row = i / 144, step = i / 16 % 9 - 3, inner = i % 16;
+    return step >= 0 && step < 5 ? at(vs, row * 80 + step + inner * 5) : 0;
+  });
+}
+
+/// Parts of other widths, orders and types next to each other.
+TEST(Views, ShortPartsAreJoined) {
+  GraphFixture g;
+  const auto a = g.input({300, 7}), b = g.input({5, 300}), c = g.input({300, 9}, kB);
+  const auto y = g.output({300, 21});
+  g.node("cat", {a, g.view(b, {300, 5}, {1, 300}), c}, {y}, "dim=1");
+  const Values va = g.random(a), vb = g.random(b), vc = g.random(c);
+  g.run();
+  g.expect(y, [&](std::int64_t i) {
+    const std::int64_t row = i / 21, column = i % 21;
+    return column < 7    ? va[static_cast<std::size_t>(row * 7 + column)]
+           : column < 12 ? vb[static_cast<std::size_t>((column - 7) * 300 + row)]
+                         : vc[static_cast<std::size_t>(row * 9 + column - 12)];
+  });
 }
 
 }  // namespace
