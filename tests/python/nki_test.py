@@ -115,6 +115,12 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(done.returncode, 5)
         self.assertIn("WRONG", done.stdout)
 
+    def test_a_result_without_a_reference(self):
+        text = KERNEL.format(factor=2.0).replace("return a * 2", "return a, a * 2")
+        done = self.run_kernel(text)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("gives 2 results, the kernel 1", done.stderr)
+
     def test_inputs_without_a_reference(self):
         text = KERNEL.format(factor=2.0).split("def inputs")[0]
         done = self.run_kernel(text, "--input", "a=100x64:bf16")

@@ -137,6 +137,11 @@ def _trace(options, nki):
             storage.data = None
     else:
         expected = _expected(reference, args, kwargs)
+    if expected and len(expected) != len(traced.outputs):
+        raise SystemExit(
+            f"{options.ref or options.file}: the reference gives {len(expected)} results, the "
+            f"kernel {len(traced.outputs)}: each needs one"
+        )
     for out, values in zip(traced.outputs, expected):
         if values.size != math.prod(out.shape):
             raise SystemExit(
