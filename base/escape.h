@@ -18,7 +18,7 @@ namespace trellis {
 [[nodiscard]] std::string terminal_lines(std::string_view text);
 /// The same for all that is written to a stream, however long its lines are.
 [[nodiscard]] std::string terminal_text(std::string_view text);
-/// Nobody reads a longer line.
+/// A longer line is not read by people.
 inline constexpr std::size_t kMostShownBytes = std::size_t{16} << 10;
 /// True if terminal_line() would escape a part of it.
 [[nodiscard]] bool has_controls(std::string_view text);

@@ -11,7 +11,7 @@ namespace trellis::sim::functional {
 /// what is stored, and shows how large the error of the other is.
 enum class Arithmetic : std::uint8_t { kFp32, kDouble };
 
-/// What an engine keeps between instructions.
+/// The values that an engine keeps between instructions.
 struct EngineState {
   std::vector<double> weights;  ///< the array's contents, [partition][column]
   std::vector<float> tile;      ///< the same, when tiles.h loaded them
@@ -26,7 +26,7 @@ struct EngineState {
 void execute_exact(const isa::Instruction& instruction, EngineState& state, Memory& memory,
                    Arithmetic arithmetic);
 
-/// Whether the DMA engines execute it.
+/// True when the DMA engines execute it.
 [[nodiscard]] bool is_dma(isa::Opcode opcode);
 /// Every operand holds whole numbers: no stage rounds.
 [[nodiscard]] bool is_whole(const isa::Instruction& instruction);

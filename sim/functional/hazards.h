@@ -37,7 +37,7 @@ struct Hazard {
   std::string text;            ///< one line: engines, instructions, buffer, place
 };
 
-/// What happened before an actor's next instruction: the number of instructions of each actor.
+/// The instructions that happened before an actor's next one, as a number for each actor.
 using Clock = std::array<std::uint32_t, kActors>;
 
 /// Finds hazards while a program runs, whatever order the run takes: an access races with an

@@ -68,7 +68,7 @@ class Interpreter {
   [[nodiscard]] bool ready(const isa::Instruction& instruction) const;
   void take(int actor, const isa::Instruction& instruction);
   void post(int actor, const isa::Instruction& instruction);
-  /// Of a gather or scatter: where in the table its indices lead.
+  /// The offsets in the table to which the indices of a gather or scatter lead.
   [[nodiscard]] std::vector<std::int64_t> named_rows(const isa::Instruction& instruction) const;
   void execute(int actor, Site site, const isa::Instruction& instruction, EngineState& state);
 

@@ -34,7 +34,7 @@ struct MiniFloat {
   double most;
 };
 
-/// What a packed MX element holds four of.
+/// The format of which a packed MX element holds four.
 inline MiniFloat mx_format(DType packed) {
   switch (packed) {
     case DType::kFp8E4M3FnX4: return {4, 3, 7, 448};

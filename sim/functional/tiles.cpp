@@ -28,7 +28,7 @@ bool is_float(const AccessPattern& a) {
   }
 }
 
-/// Whether fp32 holds every operand's values, and some stage rounds.
+/// True when fp32 holds every operand's values, and some stage rounds.
 bool fits(const Instruction& i) {
   return is_float(i.dst) && is_float(i.src0) && is_float(i.src1) && is_float(i.dst1) &&
          !is_whole(i) && i.mode == isa::MatmulMode::kDense;
@@ -203,7 +203,7 @@ class Tiles {
   float imm0_, imm1_;
 };
 
-/// Whether reading a row of `a` whole before the row of dst is written changes nothing.
+/// True when reading a row of `a` whole before the row of dst is written changes nothing.
 bool reads_first(const AccessPattern& a, const AccessPattern& dst) {
   return !a.present() || a.buffer != dst.buffer ||
          (a.offset == dst.offset && a.dims == dst.dims && a.dtype == dst.dtype);

@@ -7,8 +7,8 @@
 
 namespace trellis::device {
 
-/// What goes into each row of a tensor: `source` is dense, [rows, its elements of a row], and
-/// `place` says where these lie in the row.
+/// A part of each row of a tensor: `source` is dense, [rows, its elements of a row], and `place`
+/// says where these lie in the row.
 struct RowPart {
   HbmView source;
   std::int64_t offset = 0;

@@ -7,7 +7,7 @@
 
 namespace trellis::device::nki {
 
-/// What would make the kernel faster, each with its numbers.
+/// Lists the changes that would make the kernel faster, each with its numbers.
 [[nodiscard]] std::vector<std::string> advise(const Document& document,
                                               const sim::SystemConfig& system,
                                               const RunReport& report);

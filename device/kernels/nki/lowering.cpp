@@ -114,7 +114,7 @@ class Lowering {
     }
   }
 
-  /// What a kernel writes to HBM and reads again keeps its order, as tiles do.
+  /// Buffers of HBM that a kernel writes and reads again keep that order, as tiles do.
   void order_hbm() {
     std::map<int, int> uses;
     note_uses(document_.body, uses);

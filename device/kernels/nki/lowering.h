@@ -20,7 +20,7 @@ struct Lowered {
 /// the program needs more semaphores than there are.
 [[nodiscard]] Lowered lower(const Document& document, const sim::CoreConfig& core);
 
-/// What the core refuses of a program, each with the line: partitions, sizes, banks, types,
+/// The instructions that the core refuses, each with the line: partitions, sizes, banks, types,
 /// engines.
 struct Refusal {
   std::string line, text;

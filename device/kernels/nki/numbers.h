@@ -7,13 +7,13 @@
 
 namespace trellis::device::nki {
 
-/// What a kernel executes, loops counted.
+/// The work of a kernel, each iteration of a loop counted.
 struct Work {
   std::int64_t instructions = 0, elements = 0, products = 0;
 };
 [[nodiscard]] Work work_of(const Document& document);
 
-/// Runs the program on the interpreter: values of the outputs beside their references, and the same
+/// Runs the program on the interpreter: the outputs compared with their references, and the same
 /// under shuffled interleavings. Throws Error (kHang) for a deadlock.
 void run_numbers(const Document& document, const Lowered& lowered, const isa::Limits& limits,
                  const RunOptions& options, RunReport& report);

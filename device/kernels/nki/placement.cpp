@@ -49,7 +49,7 @@ class Lives {
         pending_.emplace_back();
         walk(step.body);
         loops_[step.loop].end = position_++;
-        // What an inner loop uses of an outer one's tiles is used by all its iterations.
+        // All iterations of an inner loop use the tiles of an outer one that its body names.
         for (const int tensor : pending_.back()) extend(tensor, loops_[step.loop]);
         pending_.pop_back();
         around_.pop_back();
@@ -112,7 +112,7 @@ class Memory {
       places[t] = {true, 0, bytes(t), document_.tensors[t].home == 0 ? 1 : 2, life.direct};
     }
     // The largest rings give up their second slot first.
-    for (std::size_t next = 0; !fit_apart(places, out) && !fit(places, out); ++next) {
+    for (std::size_t next = 0; !fit_oldest_first(places, out) && !fit(places, out); ++next) {
       while (next < tiles_.size() && places[tiles_[next]].depth == 1) ++next;
       if (next == tiles_.size()) refuse(places, out);
       places[tiles_[next]].depth = 1;
@@ -131,7 +131,7 @@ class Memory {
 
   /// In the order of their lives, each where the last tile died longest ago: what comes next need
   /// not wait for what came last.
-  bool fit_apart(std::vector<Place>& places, Occupation& out) const {
+  bool fit_oldest_first(std::vector<Place>& places, Occupation& out) const {
     out.bytes = 0;
     std::vector<std::size_t> order = tiles_;
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {

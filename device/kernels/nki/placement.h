@@ -17,7 +17,7 @@ struct Place {
   bool direct = true;  ///< every access is in its loop's own body, none in a loop inside
 };
 
-/// What of a memory is taken, and by what, where it is most.
+/// The tiles of a memory where they take most of it.
 struct Occupation {
   std::int64_t bytes = 0;   ///< of a partition, where tiles lie
   std::int64_t alive = 0;   ///< largest sum of tiles that are alive together

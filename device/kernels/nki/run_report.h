@@ -10,7 +10,7 @@
 #include "device/kernels/nki/source_check.h"
 #include "sim/job/job.h"
 
-/// What `trellis kernel run` finds out about a kernel: numbers, mistakes, time, capacity.
+/// The answer of `trellis kernel run`: numbers, mistakes, time, capacity.
 namespace trellis::device::nki {
 
 /// kAuto: as long as the interpreter needs about half a minute at most.
@@ -23,7 +23,7 @@ struct RunOptions {
   bool write_results = false;       ///< resultN.bin next to the document
 };
 
-/// An output beside its reference.
+/// An output compared with its reference.
 struct OutputError {
   std::string name;
   isa::DType dtype = isa::DType::kFp32;

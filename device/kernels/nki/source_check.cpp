@@ -88,7 +88,7 @@ class Checker {
     s.borders.assign(starts.begin(), starts.end());
     s.row = t.bytes / isa::size_bytes(t.dtype);
     const auto size = static_cast<std::size_t>(s.row) * s.borders.size();
-    // What the caller and constants hold is written by nobody here.
+    // Inputs and constants have their values before the kernel starts.
     if (t.kind != "input" && t.kind != "const") s.writer.assign(size, 0);
     if (t.space == MemorySpace::kPsum) s.read.assign(size, 1);
     return static_cast<std::int64_t>(size);
@@ -200,7 +200,7 @@ class Checker {
         hbm ? fmt::format("element {}", at)
             : fmt::format("partition {}, element {}", shadow.borders[at / row], at % row);
     add("unwritten", s.line,
-        fmt::format("reads {} at {}, which nobody wrote", tensor(o).text(), place));
+        fmt::format("reads {} at {}, which was never written", tensor(o).text(), place));
     return false;
   }
 
@@ -248,7 +248,7 @@ class Checker {
     });
     if (lost)
       add("overwritten", s.line,
-          fmt::format("overwrites {}, which {} computed and nobody has read", tensor(o).text(),
+          fmt::format("overwrites {}, which {} computed and which was never read", tensor(o).text(),
                       before->step->line));
   }
 

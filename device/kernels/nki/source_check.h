@@ -20,9 +20,9 @@ struct SourceCheck {
 };
 
 /// Goes through the kernel in its order and follows who wrote each element last: reads of what
-/// nobody wrote in this iteration of a tile's loop, values that an iteration of an affine_range has
-/// from another one, sums in PSUM that are overwritten before they are read, elements of outputs
-/// that are never written. Partitions that no operand distinguishes are one.
+/// was not written in this iteration of a tile's loop, values that an iteration of an affine_range
+/// has from another one, sums in PSUM that are overwritten before they are read, elements of
+/// outputs that are never written. Partitions that no operand distinguishes are one.
 [[nodiscard]] SourceCheck check_source(const Document& document);
 
 }  // namespace trellis::device::nki

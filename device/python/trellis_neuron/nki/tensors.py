@@ -169,14 +169,16 @@ class Tensor:
     def _gathered(self, keys):
         """Indices with axes: they broadcast, as NumPy's."""
         if any(k is None for k in keys):
-            raise KernelError("None beside indices with axes")
+            raise KernelError("None together with indices that have axes")
         subs = []
         shape = broadcast_shapes(*(k.shape for k in keys if isinstance(k, Expr)))
         for k, size in zip(keys, self.shape):
             if isinstance(k, (slice, DynamicSlice)):
                 begin, length, step = _sliced(k, size)
                 if length != 1:
-                    raise KernelError("a slice beside indices with axes: use nl.arange for both")
+                    raise KernelError(
+                        "a slice together with indices that have axes: use nl.arange for both"
+                    )
                 k = begin
             subs.append(as_expr(k).grown(len(shape)))
         return self.substituted(subs, shape)
